@@ -16,6 +16,7 @@ visit these: the one that `jaxring tune --ranks` has measured, or that of ranks.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,15 @@ from jaxring.plan import cost, diagram, protocols, tuner, user
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.profile_file import COMMODITY
-from jaxring.plan.schedule import Spec
+from jaxring.plan.schedule import ScheduleError, Spec
 from jaxring.plan.show import show
 from jaxring.plan.verify import verify
 from jaxring.settings.sizes import shown
 from jaxring.topology import calibration, order
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jaxring.plan.choice import Choice
     from jaxring.plan.profile import Profile
     from jaxring.plan.schedule import Schedule
@@ -132,18 +135,29 @@ def run(arguments: argparse.Namespace) -> int:
             types.one_of("algorithm", (*ALGORITHMS, *user.names()))(arguments.algorithm)
     except argparse.ArgumentTypeError as error:
         arguments.error(f"argument --algorithm: {error}")
+    if arguments.algorithm in user.names():
+        return _own(arguments, placement)
+    return _built_in(arguments, placement, hosts)
+
+
+@contextlib.contextmanager
+def _refusing(kind: type[ValueError]) -> Iterator[None]:
+    """What is refused by such an error is so for what was asked: JaxringError. Others are bugs, also of a function of
+    the user's own, and go through with their traceback."""
     try:
-        if arguments.algorithm in user.names():
-            return _own(arguments, placement)
-        return _built_in(arguments, placement, hosts)
-    except ValueError as error:
+        yield
+    except kind as error:
         raise JaxringError(f"{error}.") from None
 
 
 def _own(arguments: argparse.Namespace, placement: tuple[int, ...]) -> int:
     """The decision about an algorithm that was registered: it is taken where it is asked for, and has no price."""
     name = arguments.algorithm
-    schedule = user.build_user(Spec(arguments.collective, len(placement), name, placement=placement))
+    algorithm = user.find(name)
+    if algorithm is None or algorithm.collective != arguments.collective:
+        raise JaxringError(f"No algorithm {name!r} is registered for {arguments.collective}.")
+    with _refusing(ScheduleError):
+        schedule = user.build_user(Spec(arguments.collective, len(placement), name, placement=placement))
     reason = f"algorithm {name!r} of your own"
     if arguments.json:
         print(json.dumps({"algorithm": name, "reason": reason, "candidates": []}))
@@ -161,17 +175,20 @@ def _what(arguments: argparse.Namespace, placement: tuple[int, ...]) -> str:
 
 
 def _show(arguments: argparse.Namespace, schedule: Schedule) -> None:
-    """The schedule, as far as it is asked for. Raises ValueError for a rank or lane that there is not."""
+    """The schedule, as far as it is asked for. Raises JaxringError for a rank or lane that there is not."""
     if arguments.schedule:
         verify(schedule)
-        print(f"\n{show(schedule, width_of(), arguments.rank, arguments.lane)}")
+        with _refusing(ValueError):
+            text = show(schedule, width_of(), arguments.rank, arguments.lane)
+        print(f"\n{text}")
     _draw(arguments, schedule)
 
 
 def _draw(arguments: argparse.Namespace, schedule: Schedule) -> None:
     if arguments.svg is not None:
         verify(schedule)
-        text = diagram.svg(schedule, arguments.lane)
+        with _refusing(ValueError):
+            text = diagram.svg(schedule, arguments.lane)
         try:
             arguments.svg.write_text(text, encoding="utf-8")
         except OSError as error:
@@ -181,17 +198,18 @@ def _draw(arguments: argparse.Namespace, schedule: Schedule) -> None:
 def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: tuple[int, ...]) -> int:
     """The planner's decision."""
     prices = arguments.profile or calibration.current()
-    choice = tuner.choose(
-        arguments.collective,
-        placement,
-        hosts,
-        arguments.nbytes,
-        arguments.dtype,
-        algorithm=arguments.algorithm,
-        protocol=arguments.protocol,
-        network=arguments.network,
-        profile=prices,
-    )
+    with _refusing(ValueError):
+        choice = tuner.choose(
+            arguments.collective,
+            placement,
+            hosts,
+            arguments.nbytes,
+            arguments.dtype,
+            algorithm=arguments.algorithm,
+            protocol=arguments.protocol,
+            network=arguments.network,
+            profile=prices,
+        )
     perm = tuple((rank, (rank + 1) % len(placement)) for rank in range(len(placement)))
     schedule = build(
         Spec(

@@ -26,11 +26,15 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def load(names: Sequence[str]) -> None:
-    """Import them, also from the current folder. Raises JaxringError for one that cannot be imported."""
+    """Import them, also from the current folder.
+
+    Raises JaxringError for one that is not there, that imports what is not there, or that is no Python; what a module
+    itself raises goes through with its traceback.
+    """
     if names:
         sys.path.insert(0, "")  # as python -m has it
     for name in names:
         try:
             importlib.import_module(name)
-        except ImportError as error:
+        except (ImportError, SyntaxError) as error:
             raise JaxringError(f"Cannot import {name}: {error}.") from error

@@ -64,15 +64,27 @@ def pair(spec, rank):
     return [[Step(Kind.MOVE, IN, send=(other,)), fold]]
 
 
+def wrong(spec, rank):
+    return [[Step(Kind.MOVE, IN, send=(Peer(1 - rank),))]]
+
+
+def failing(spec, rank):
+    one, other = [rank]
+    return pair(spec, one)
+
+
 register_algorithm("exchange", "all_reduce", pair)
+register_algorithm("wrong", "all_reduce", wrong)
+register_algorithm("failing", "all_reduce", failing)
 """
 
 
 def test_an_algorithm_of_ones_own(tmp_path):
     (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
+    (tmp_path / "half.py").write_text("x = (1,\n", encoding="utf-8")
 
-    def explain(*options):
-        command = [sys.executable, "-m", "jaxring.cli", "explain", "all_reduce", "-n", "2x1", *options]
+    def explain(*options, collective="all_reduce"):
+        command = [sys.executable, "-m", "jaxring.cli", "explain", collective, "-n", "2x1", *options]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
 
     done = explain("--import", "mine", "--algorithm", "exchange", "--schedule")
@@ -84,6 +96,25 @@ def test_an_algorithm_of_ones_own(tmp_path):
     assert "there is no algorithm 'exchanges': did you mean exchange?" in done.stderr
     done = explain("--import", "yours")
     assert (done.returncode, done.stderr) == (1, "jaxring explain: Cannot import yours: No module named 'yours'.\n")
+    done = explain("--import", "half")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "jaxring explain: Cannot import half: '(' was never closed (half.py, line 1).\n",
+    )
+    done = explain("--import", "mine", "--algorithm", "exchange", collective="all_gather")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "jaxring explain: No algorithm 'exchange' is registered for all_gather.\n",
+    )
+    # What is wrong with a schedule is a sentence, what is wrong with the function has its line.
+    done = explain("--import", "mine", "--algorithm", "wrong")
+    assert done.returncode == 1
+    assert done.stderr.startswith("jaxring explain: ")
+    assert done.stderr.count("\n") == 1
+    done = explain("--import", "mine", "--algorithm", "failing")
+    assert done.returncode == 1
+    assert 'mine.py", line 19, in failing\n    one, other = [rank]\n' in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("ValueError: not enough values to unpack")
 
 
 def test_json_says_what_the_tables_say(capsys):
