@@ -20,6 +20,13 @@ MAX_RANKS = 64
 _LEFT, _TOP, _ACROSS, _DOWN, _BOX = 74, 58, 56, 36, 18
 _FILL = {Kind.MOVE: "#d6e6fa", Kind.REDUCE: "#d7f0d7", Kind.GATHER: "#fbe9c6", Kind.SPREAD: "#fbe9c6"}
 _DONE, _EDGE, _MESSAGE, _MEMORY = "#1f7a1f", "#5d6b78", "#0b6bcb", "#9a5b13"
+# The key of boxes: what they mean, how they are filled, and their edge's colour and width.
+_KEY = [
+    ("move", _FILL[Kind.MOVE], _EDGE, 1),
+    ("fold", _FILL[Kind.REDUCE], _EDGE, 1),
+    ("the value is complete", "white", _DONE, 2),
+]
+_PACKS = ("gather or spread", _FILL[Kind.GATHER], _EDGE, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +47,9 @@ def svg(schedule: Schedule, lanes: Sequence[int] = ()) -> str:
         raise ValueError(f"a drawing has at most {MAX_RANKS} ranks, and the schedule has {n}")
     programs = [schedule.lanes(rank) for rank in range(n)]
     shapes: list[str] = []
-    right, top = 760 if any(map(schedule.uses_memory, range(n))) else 560, _TOP
+    kinds = {step.kind for program in programs for lane in program for step in lane}
+    more = [_PACKS] if kinds & {Kind.GATHER, Kind.SPREAD} else []
+    right, top = (760 if any(map(schedule.uses_memory, range(n))) else 560) + sum(map(_wide, more)), _TOP
     for lane in lanes or range(schedule.nlanes):
         if not 0 <= lane < schedule.nlanes:
             raise ValueError(f"lane {lane} is none of the schedule's, which are 0 to {schedule.nlanes - 1}")
@@ -55,7 +64,7 @@ def svg(schedule: Schedule, lanes: Sequence[int] = ()) -> str:
         f'font-family="sans-serif" font-size="11">'
     )
     ground = f'<rect width="{right}" height="{top}" fill="white"/>'
-    return "\n".join([head, ground, *_legend(schedule), *shapes, "</svg>"]) + "\n"
+    return "\n".join([head, ground, *_legend(schedule, [*_KEY, *more]), *shapes, "</svg>"]) + "\n"
 
 
 def _place(steps: Sequence[Sequence[Step]]) -> _Drawn:
@@ -128,18 +137,19 @@ def _dashed(x: int, y1: int, y2: int) -> str:
     return f'<path d="M{x} {y1} V{y2}" stroke="{_MEMORY}" stroke-dasharray="3 3" fill="none"/>'
 
 
-def _legend(schedule: Schedule) -> Iterator[str]:
+def _wide(entry: tuple[str, str, str, int]) -> int:
+    return 34 + 6 * len(entry[0])
+
+
+def _legend(schedule: Schedule, key: Sequence[tuple[str, str, str, int]]) -> Iterator[str]:
     yield f'<text x="8" y="18">{escape(header(schedule))}</text>'
     x = 8
-    for text, fill, edge, width in (
-        ("move", _FILL[Kind.MOVE], _EDGE, 1),
-        ("fold", _FILL[Kind.REDUCE], _EDGE, 1),
-        ("the value is complete", "white", _DONE, 2),
-    ):
+    for entry in key:
+        text, fill, edge, width = entry
         frame = f'fill="{fill}" stroke="{edge}" stroke-width="{width}"'
         yield f'<rect x="{x}" y="26" width="14" height="10" rx="2" {frame}/>'
         yield f'<text x="{x + 19}" y="35">{text}</text>'
-        x += 34 + 6 * len(text)
+        x += _wide(entry)
     yield _arrow(x, 31, x + 22, 31, _MESSAGE)
     yield f'<text x="{x + 27}" y="35">message; the number is the chunk</text>'
     if any(map(schedule.uses_memory, range(schedule.spec.nranks))):

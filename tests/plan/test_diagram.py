@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from jaxring.cli import main
-from jaxring.plan import diagram
+from jaxring.plan import diagram, user
 from jaxring.plan.algorithms import build, custom
 from jaxring.plan.schedule import Buffer, Chunk, Kind, Peer, ScheduleError, Spec, Step
 from jaxring.plan.show import show_step
@@ -56,6 +56,16 @@ def test_every_step_and_message_is_drawn_from_left_to_right(spec):
         assert (x1, y1) in {(right, at[1]) for at, (_, right) in boxes.items()}, "it begins at a step"
 
 
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_the_key_has_every_colour_of_a_box(spec):
+    root = ET.fromstring(diagram.svg(build(spec)))
+    boxes, key = (
+        {box.get(which) for box in root.iterfind(path) for which in ("fill", "stroke")}
+        for path in (f"{SVG}g/{SVG}rect", f"{SVG}rect")
+    )
+    assert boxes <= key
+
+
 def test_a_lane_and_what_cannot_be_drawn():
     schedule = build(Spec("all_reduce", 8, "tree"))
     text = diagram.svg(schedule, [1])
@@ -88,7 +98,12 @@ def chain_of_the_page():
 def test_the_pictures_of_the_page_are_the_command_s(name, options, tmp_path, monkeypatch, capsys):
     (tmp_path / "chain.py").write_text(chain_of_the_page(), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # which --import adds to
-    assert main(["explain", "all_reduce", *options.split(), "--algorithm", name, "--svg", "out.svg"]) == 0
+    # What --import adds to.
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(user, "_registered", {})
+    try:
+        assert main(["explain", "all_reduce", *options.split(), "--algorithm", name, "--svg", "out.svg"]) == 0
+    finally:
+        sys.modules.pop("chain", None)
     capsys.readouterr()
     assert (tmp_path / "out.svg").read_text() == (ROOT / f"docs/howto/schedule-{name}.svg").read_text()
