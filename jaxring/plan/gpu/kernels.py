@@ -37,12 +37,9 @@ def kernel_of(
     op: str | None,
     algorithm: str,
     protocol: str,
-    epilogue: bool = False,
 ) -> str:
-    """The kernel that runs a collective by an algorithm and a protocol of the tuner."""
+    """The kernel that runs a collective without an epilogue, by an algorithm and a protocol of the tuner."""
     facts, wide = COLLECTIVES[collective], width(collective, dtype)
-    if epilogue:
-        return "EpilogueKernel<LL>" if protocol == "ll" else "EpilogueKernel<Slots>"
     if facts.half != "both":
         return "MailKernel<Simple, 0>"
     if algorithm == copy_engine.NAME:
