@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
 from typing import TYPE_CHECKING
@@ -52,20 +53,20 @@ def of(records: Sequence[Living], job: str) -> list[Living]:
     """The records of that job: its name, or the pid of one of its processes or of one that has started them.
 
     Jobs in containers or network namespaces of one host may have coordinators of the same address, and so the same
-    name. By a pid, processes whose key is another job's are left out.
+    name. By a pid, processes whose key is another job's are left out; by the name, JaxringError says that there are
+    several.
     """
     if job.isdecimal():
         names = {record.job() for record in records if record.pid == int(job) and _takes_part(record)}
         keys = {access.key for access in viewing.accesses(int(job))} if names else set()
         found = [r for r in records if _takes_part(r) and (r.job() in names or int(job) in _ancestors(r.pid))]
         return [record for record in found if _may_have(record.pid, keys)]
-    return [record for record in records if record.job() == job]
+    return _of_one([record for record in records if record.job() == job])
 
 
 def only(records: Iterable[Living]) -> list[Living]:
-    """The records of this user's job. Raises JaxringError where there are several, with their names.
+    """The records of this user's job. Raises JaxringError where there are several, also of one name (see `of`).
 
-    Several of one name (see `of`) are taken for one.
     A process that has merely imported jaxring, as a job's launcher has, is in none.
     """
     found: dict[str, list[Living]] = {}
@@ -75,7 +76,34 @@ def only(records: Iterable[Living]) -> list[Living]:
     if len(found) > 1:
         jobs = "; ".join(f"{job} (pids {', '.join(str(r.pid) for r in of_it)})" for job, of_it in found.items())
         raise JaxringError(f"There are {len(found)} jobs: choose one of them by --job, or processes by pid: {jobs}.")
-    return [record for of_it in found.values() for record in of_it]
+    return _of_one([record for of_it in found.values() for record in of_it])
+
+
+def _of_one(records: list[Living]) -> list[Living]:
+    """The records of one name. Raises JaxringError where they are of several jobs.
+
+    Two processes of the same number and of different keys are. Keys alone do not say so, since each epoch of a job has
+    its own: a process that the others have left out (jaxring.shrink) keeps the old one, and belongs to what is looked
+    at. A fork has its parent's record, and its key.
+    """
+    by_process: dict[int, list[Living]] = {}
+    for record in records:
+        by_process.setdefault(record.flight.process, []).append(record)
+    doubles = [record for same in by_process.values() if len(same) > 1 for record in same]
+    keys = {record.pid: frozenset(access.key for access in viewing.accesses(record.pid)) for record in doubles}
+    for same in by_process.values():
+        known = [found for record in same if (found := keys.get(record.pid))]
+        if any(one.isdisjoint(other) for one, other in itertools.combinations(known, 2)):
+            pids: dict[frozenset[bytes], list[str]] = {}
+            for record in doubles:
+                if keys[record.pid]:
+                    pids.setdefault(keys[record.pid], []).append(str(record.pid))
+            each = "; ".join(f"pids {', '.join(of_it)}" for of_it in pids.values())
+            raise JaxringError(
+                f"{len(pids)} jobs are called {records[0].job()}: choose one by --job and the pid of one of its "
+                f"processes: {each}."
+            )
+    return records
 
 
 def _may_have(pid: int, keys: set[bytes]) -> bool:

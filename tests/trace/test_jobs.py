@@ -211,3 +211,10 @@ def test_two_jobs_whose_coordinators_have_the_same_address_are_told_apart():
         pids = rf"pids {one[0]}, {one[1]}; pids {other[0]}, {other[1]}\."
         with pytest.raises(JaxringError, match=f"2 jobs have the same coordinator's address, or .*: .* {pids}"):
             viewing.shared([*one, *other])
+        for look in (jobs.only, lambda records: jobs.of(records, JOB.decode())):
+            with pytest.raises(JaxringError, match=rf"2 jobs are called 127\.0\.0\.1:1: .* --job .*: {pids}"):
+                look([*ours, alone, *theirs])
+            # One whose key is that of an epoch before, a fork, and one that has no key yet.
+            left_out, fork = living(other[1], 2, processes=3, job=JOB), living(one[1], 0, processes=3, job=JOB)
+            for several in ([*ours, left_out], [ours[0], fork], [*ours, alone, left_out]):
+                assert look(several) == several
