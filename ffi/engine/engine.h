@@ -130,7 +130,7 @@ class Engine {
   void RecordTrouble() { troubled_.store(true, std::memory_order_release); }
   // The reason if the engine is halted.
   std::optional<std::string> Halted();
-  // The processes that are known to have ended, in good order or not.
+  // The processes that are known to have ended, in good order or not. Not those that have only left this epoch.
   std::vector<int> Gone();
   // Begins a new epoch of the job; the engine must be halted. Drops links, plans, counts and failures, so that nothing
   // of an earlier epoch reaches a later one. False if an operation has not ended within `timeout_s`; the caller may try

@@ -48,7 +48,9 @@ std::vector<int> Engine::Gone() {
   }
   std::lock_guard lock(peers_mutex_);
   for (const auto& [process, peer] : peers_) {
-    if (peer.left && std::find(gone.begin(), gone.end(), process) == gone.end()) gone.push_back(process);
+    // A peer that has left for the next epoch lives in that.
+    if (!peer.left || peer.how.empty()) continue;
+    if (std::find(gone.begin(), gone.end(), process) == gone.end()) gone.push_back(process);
   }
   return gone;
 }

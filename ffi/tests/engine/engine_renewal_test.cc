@@ -142,6 +142,18 @@ CASE("a lost process comes back") {
   Execution(&call, 0, 3).RunOk();
 }
 
+// Otherwise a process that cannot follow at once would form the next epoch without it.
+CASE("a process that has begun the next epoch has not ended") {
+  Job job(2, Wire::kShared);
+  Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
+  Execution(&call, 0, 1).RunOk();
+  for (int p : {0, 1}) job.engine(p).Halt("rebuilding");
+  CHECK(job.engine(1).Renew(1, 60));
+  Until([&] { return job.engine(0).DescribePeer(1, "it", 0).find("another epoch") != std::string::npos; },
+        "its goodbye arrives");
+  CHECK(job.engine(0).Gone().empty());
+}
+
 // Plans that arrive after the job has begun a new epoch are dropped and requested again.
 CASE("a plan that comes too late") {
   Job job(1, Wire::kShared);
