@@ -161,7 +161,13 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
         const std::string folder = "/proc/" + std::to_string(pid) + "/fd/";
         regions.Attach(peer, folder + std::to_string(directory), folder + std::to_string(doorbell));
       }
-      body(processes);
+      try {
+        body(processes);
+      } catch (const std::exception&) {
+        // A GPU's error is not what a kernel has found.
+        for (const std::string& fault : processes.runtime->TakeFaults(1)) std::cerr << fault << std::endl;
+        throw;
+      }
       std::cout.flush();
       // Peers may still read this process's memory.
       store.Set("end/" + std::to_string(p), "");

@@ -1,7 +1,12 @@
 // send, recv and ragged_all_to_all as graphs on the fake GPU: counters, offsets and sizes are in device memory, so a
 // graph that was captured once can be replayed and moves other amounts.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include "tests/cuda/host/cuda_host.h"
 #include "tests/support/cases.h"
@@ -36,8 +41,9 @@ void Expect(const Status& status) {
   CHECK(status.ok());
 }
 
-// Two sends of several slots each, then two receives. No rank sends to rank 0, and the last rank sends to none.
-void Mail(Processes& here, const std::vector<int>& process, const std::vector<int>& domain) {
+// Two sends of several slots each, then two receives. No rank sends to rank 0, and the last rank sends to none. `check`
+// stands for the messages' shape.
+void Mail(Processes& here, const std::vector<int>& process, const std::vector<int>& domain, uint64_t check = 12345) {
   constexpr uint64_t kElements = 2000;
   const Schedule& both = Find("permute direct 4x1 x1");
   const GroupShape data = Shape("data", process, domain, 16, 4096),
@@ -49,7 +55,7 @@ void Mail(Processes& here, const std::vector<int>& process, const std::vector<in
     auto made = PlanOf(here, group, data, Find(name), DType::kInt32, kElements, [&](cuda::LaunchPlanSpec& spec) {
       spec.half = half;
       spec.header_ring = header_ring;
-      spec.check = 12345;
+      spec.check = check;
       (half == Half::kSend ? spec.out_blocks : spec.in_blocks) = 0;
       spec.what += last ? " again" : "";
     });
@@ -173,6 +179,22 @@ void CheckLayout(const std::vector<int>& process, const std::vector<int>& domain
 CASE("one process") { CheckLayout({0, 0, 0, 0}, {0, 0, 0, 0}); }
 
 CASE("one domain in two processes") { CheckLayout({0, 0, 1, 1}, {0, 0, 0, 0}); }
+
+CASE("a process that fails says what its kernels have found") {
+  std::FILE* said = std::tmpfile();
+  const std::vector<int> ends = RunProcesses(2, [&](Processes& here) {
+    CHECK(dup2(fileno(said), STDERR_FILENO) >= 0);
+    Mail(here, {0, 0, 1, 1}, {0, 0, 0, 0}, here.own);
+  });
+  CHECK(ends != std::vector<int>(2, 0));
+  std::string text(1 << 16, '\0');
+  std::rewind(said);
+  text.resize(std::fread(text.data(), 1, text.size(), said));
+  std::fclose(said);
+  if (text.find("rank 2 (process 1) expects another shape or dtype than rank 1 (process 0)") == std::string::npos) {
+    Fail(__FILE__, __LINE__, text.c_str());
+  }
+}
 
 CASE("two domains") { CheckLayout({0, 0, 1, 1}, {0, 0, 1, 1}); }
 
