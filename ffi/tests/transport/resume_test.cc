@@ -1,6 +1,7 @@
 // Links and control connections whose connection is replaced again and again at any moment: each message arrives once,
 // in order. Over TCP, whose kernel acknowledges what no process has read, with little room, so that messages are cut.
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -23,6 +24,7 @@
 #include "network/paths.h"
 #include "tests/support/cases.h"
 #include "transport/tcp/tcp.h"
+#include "transport/tcp/tcp_totals.h"
 
 namespace jaxring::test {
 namespace {
@@ -71,6 +73,37 @@ CASE("a connection whose receiver reads nothing for seconds has not failed") {
     paths.Check(now);
     CHECK(paths.TakeLost(0)->empty());
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+CASE("after a long pause a single question for room that has no answer tells of a failed path") {
+  auto [here, there] = Connection();
+  const int fd = here->fd();
+  const auto info = [fd] {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0);
+    return info;
+  };
+  const std::vector<char> bytes(64 * 1024);
+  for (tcp_info now = info(); now.tcpi_backoff < 3 || now.tcpi_probes > 0; now = info()) {
+    while (here->Write(bytes.data(), bytes.size()) > 0) {
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  // Nothing reaches the receiver's kernel any more.
+  sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program{1, &drop};
+  CHECK(setsockopt(there->fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
+  for (bool asked = false; !asked;) {
+    const int before = info().tcpi_probes;
+    TcpState state;
+    CHECK(GetTcpState(fd, &state));
+    const int after = info().tcpi_probes;
+    CHECK(after < 2);
+    asked = before == 1 && after == 1;
+    CHECK(!asked || state.probes);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 

@@ -19,8 +19,9 @@ struct TcpState {
   int64_t busy_us;                     // for so long bytes were under way or waited
   int64_t full_us;                     // for so long of that the peer's process had not read what was sent before
   int64_t queued;                      // bytes, written and not acknowledged
-  // The kernel has asked twice in a row whether there is room again, or whether the peer is there, and had no answer.
-  // Linux leaves a single question unanswered that comes within 500 ms of another (tcp_invalid_ratelimit).
+  // The kernel has asked whether there is room again, or whether the peer is there, and had no answer: twice in a row,
+  // or once after a long pause. Linux leaves a single question unanswered that comes within 500 ms of another
+  // (tcp_invalid_ratelimit).
   bool probes = false;
 };
 // As GetTcpTotals.
