@@ -152,11 +152,13 @@ class Failover:
                         self._native.path_fail(path, f"its process does not listen any more at {at}, so it has ended")
                     logger.info("%s: its connection over %s does not go on yet: %s", peer, connection.now, error)
                     time.sleep(_RETRY_S)
-        if connection.now != failed:
-            if self._note_failure(peer, failed, connection.now):
-                logger.warning("%s %s at %s; its connections go on over %s.", peer, why, failed, connection.now)
+            now = connection.now
+        if now != failed:
+            if self._note_failure(peer, failed, now):
+                logger.warning("%s %s at %s; its connections go on over %s.", peer, why, failed, now)
         elif moved and failed == connection.home:
             self._note_return(connection)
+        self._discard(connection)
 
     def _go_on(self, connection: Named, failed: str, pair: int) -> bool:
         """Makes an attempt at another address than the one that failed, or over that pair of ports. As `_move`."""
@@ -257,9 +259,19 @@ class Failover:
                     each.returned_at = time.monotonic()  # it has failed again, so that it is left alone for longer
                     self._start(self._recover, each, failed, each.home)
                 else:
-                    self._return_later(each)  # it still has the ports that it had
+                    self._return_later(each)  # where its ports have ended, too, `_recover` hears of it
             else:
                 self._note_return(each)
+                self._discard(each)
+
+    def _discard(self, connection: Named) -> None:
+        """Destroys the ports that an RDMA link has left, for which a device may take seconds.
+
+        Not under `moving`: the present ones may fail meanwhile.
+        """
+        if connection.pairs is not None:
+            with contextlib.suppress(ValueError):  # the link is gone, and they with it
+                self._native.link_discard(connection.path)
 
     @staticmethod
     def _return_later(connection: Named) -> None:
@@ -272,7 +284,11 @@ class Failover:
         connection.return_at = time.monotonic() + connection.return_s
 
     def _switch(self, connection: Named, pairs: PortPairs, pair: int) -> bool:
-        """Has an RDMA link go on over that pair of ports. False if it is gone; it has other ports where this raises."""
+        """Has an RDMA link go on over that pair of ports. False if it is gone.
+
+        Where this raises, it has the ports that it had, unless the peer had switched already: then it has none, which
+        the engine finds, and `_recover` goes on with it.
+        """
         path, peer = connection.path, connection.peer
         attempt, how = next(connection.attempts), pairs.offering(pair)
         # A port of this process that is down troubles nobody else.

@@ -247,10 +247,8 @@ void VerbsPump::Lose() {
 }
 
 void VerbsPump::TakeOver(uint64_t attempt, int fd) {
-  std::unique_ptr<verbs::Endpoint> retired;  // goes when nothing is locked any more
   std::lock_guard renewing(renewal_mutex_);
   std::lock_guard lock(mutex_);
-  retired = std::move(retired_);
   const bool switched = attempt == attempt_ && handover_ == Handover::kSwitched;
   if (switched && !closed()) {
     Listen();  // the old one's last words

@@ -74,6 +74,7 @@ class VerbsPump : public Poller::Handler,
   void Try(uint64_t attempt, double timeout_s) override;
   std::string Switch(uint64_t attempt, const std::string& received) override;
   void TakeOver(uint64_t attempt, int fd) override;
+  void Discard() override;
   void Observe(Time now) override;
   Time suspended_at() const override { return suspended_at_; }
   bool over() const override { return closed(); }
@@ -136,9 +137,12 @@ class VerbsPump : public Poller::Handler,
   std::shared_ptr<void> link_;  // outlives the endpoint
 
  protected:
-  std::mutex renewal_mutex_;                   // of attempts and registrations; locked before `mutex_`
-  std::unique_ptr<verbs::Endpoint> retired_;   // the sender's last one, between Switch and TakeOver
-  std::unique_ptr<verbs::Endpoint> endpoint_;  // changed under both mutexes
+  // Of attempts and registrations; locked before `mutex_`. The thread that carries all GPU messages waits for it, so
+  // queue pairs are destroyed when it is free, but for the receiver's old ones: soft-RoCE takes 3 s for one with
+  // writes under way to an address that does not answer.
+  std::mutex renewal_mutex_;
+  std::vector<std::unique_ptr<verbs::Endpoint>> retired_;  // until Discard
+  std::unique_ptr<verbs::Endpoint> endpoint_;              // changed under both mutexes
   verbs::Regions regions_;
   const std::string device_;  // of the first endpoint
   Notifier* own_doorbell_;
@@ -165,8 +169,8 @@ class VerbsPump : public Poller::Handler,
   bool awaited_ = false;  // there was one to come at the last look
   Time completed_at_{};   // the last look that saw others than the one before
   uint64_t completions_ = 0, observed_ = 0;
-  // An attempt to go on over other ports: its number, its endpoint, and all ports that were tried since the link
-  // failed.
+  // An attempt to go on over other ports: its number, its endpoint, and all ports that were tried since the link last
+  // went over to others.
   uint64_t attempt_ = 0;
   std::unique_ptr<verbs::Endpoint> next_;
   std::set<std::string> tried_;

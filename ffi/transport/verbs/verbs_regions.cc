@@ -11,15 +11,16 @@ bool Regions::IsTaken(uint32_t key) const {
   return std::any_of(entries_.begin(), entries_.end(), [key](const Entry& entry) { return entry.first == key; });
 }
 
-uint32_t Regions::Add(Endpoint& now, std::unique_ptr<Endpoint>& next, const DirectRegion& region) {
+uint32_t Regions::Add(Endpoint& now, Endpoint* next, const DirectRegion& region, bool* refused) {
   // Another device may give a key that is some memory's first one already. It keeps that while it has it.
   uint32_t key = now.RegisterMore(region);
   while (IsTaken(key)) key = now.RegisterMore(region);
   uint32_t later = 0;
+  *refused = false;
   try {
-    if (next) later = next->RegisterMore(region);
+    if (next != nullptr) later = next->RegisterMore(region);
   } catch (const std::runtime_error&) {
-    next.reset();
+    *refused = true;
   }
   entries_.push_back({region, key, key, later});
   return key;

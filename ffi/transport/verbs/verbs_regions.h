@@ -18,9 +18,9 @@ using Keys = std::unordered_map<uint32_t, uint32_t>;
 
 class Regions {
  public:
-  // Registers memory with the endpoint in service and, if there is one, the one that is to follow it, which is given up
-  // where its device cannot. Returns its key.
-  uint32_t Add(Endpoint& now, std::unique_ptr<Endpoint>& next, const DirectRegion& region);
+  // Registers memory with the endpoint in service and, if there is one, the one that is to follow it. Returns its key.
+  // `refused`: whether the device of the one that is to follow cannot, so that this one is of no use.
+  uint32_t Add(Endpoint& now, Endpoint* next, const DirectRegion& region, bool* refused);
   // Registers all of it with the endpoint that is to follow.
   void Prepare(Endpoint& next);
   // That endpoint is in service.

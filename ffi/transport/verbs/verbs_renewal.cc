@@ -36,35 +36,42 @@ void VerbsPump::CheckAttempt(uint64_t attempt) const {
 }
 
 std::string VerbsPump::Offer(uint64_t attempt, const Place& place) {
+  std::unique_ptr<verbs::Endpoint> dropped;  // destroyed when nothing is locked any more; so below
   std::lock_guard renewing(renewal_mutex_);
   if (closed()) throw std::invalid_argument("this link has ended: " + end_->reason);
   if (attempt <= attempt_) throw std::invalid_argument("a later attempt to go on over other ports has begun");
   attempt_ = attempt;
-  next_.reset();
+  dropped = std::move(next_);
   verbs::EndpointOptions options = VerbsOptions(place);
   {
     std::lock_guard lock(mutex_);
     tried_.insert(options.device + " port " + std::to_string(options.port));
   }
-  std::unique_ptr<verbs::Endpoint> next = endpoint_->Another(std::move(options));
-  regions_.Prepare(*next);
-  next_ = std::move(next);
+  next_ = endpoint_->Another(std::move(options));
+  try {
+    regions_.Prepare(*next_);
+  } catch (const std::runtime_error&) {
+    dropped = std::move(next_);
+    throw;
+  }
   return verbs::ToHex(next_->offer());
 }
 
 void VerbsPump::Prepare(uint64_t attempt, const std::string& peer_offer) {
+  std::unique_ptr<verbs::Endpoint> dropped;
   std::lock_guard renewing(renewal_mutex_);
   CheckAttempt(attempt);
   try {
     next_->Prepare(verbs::FromHex(peer_offer));
   } catch (const std::runtime_error&) {
-    next_.reset();
+    dropped = std::move(next_);
     throw;
   }
 }
 
 void VerbsPump::Try(uint64_t attempt, double timeout_s) {
-  std::lock_guard renewing(renewal_mutex_);
+  std::unique_ptr<verbs::Endpoint> dropped;
+  std::unique_lock renewing(renewal_mutex_);
   CheckAttempt(attempt);
   const auto until = steady_clock::now() + std::chrono::duration<double>(timeout_s);
   std::vector<Event> done;
@@ -76,13 +83,17 @@ void VerbsPump::Try(uint64_t attempt, double timeout_s) {
     if (steady_clock::now() > until) {
       next_->Fail(next_->Describe() + ": the peer's port does not answer");
       good = false;
+      break;
     }
+    // Memory may be registered meanwhile.
+    renewing.unlock();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
+    renewing.lock();
+    CheckAttempt(attempt);
   }
   if (!good) {
-    const std::string error = next_->error();
-    next_.reset();
-    throw std::runtime_error(error);
+    dropped = std::move(next_);
+    throw std::runtime_error(dropped->error());
   }
   std::lock_guard lock(mutex_);
   handover_ = Handover::kBegun;
@@ -102,9 +113,9 @@ std::string VerbsPump::Switch(uint64_t attempt, const std::string& received) {
     throw std::runtime_error(end_->reason);
   }
   poller_->Remove(endpoint_->fd());
-  // The receiver's old one goes, with its registrations, before the sender hears what has arrived. The sender's goes in
-  // TakeOver, since a device may take long for that: soft-RoCE 3 s where the peer's address does not answer.
-  if (sends()) retired_ = std::move(endpoint_);
+  // The receiver's old one goes, with its registrations, before the sender hears what has arrived. The sender's stays
+  // until Discard, since its messages and the next attempt need not wait for that.
+  if (sends()) retired_.push_back(std::move(endpoint_));
   endpoint_ = std::move(next_);
   regions_.Switch();
   tried_.clear();
@@ -121,6 +132,12 @@ std::string VerbsPump::Switch(uint64_t attempt, const std::string& received) {
     End(error.what(), true);
     throw;
   }
+}
+
+void VerbsPump::Discard() {
+  std::vector<std::unique_ptr<verbs::Endpoint>> retired;  // destroyed when nothing is locked any more
+  std::lock_guard renewing(renewal_mutex_);
+  retired.swap(retired_);
 }
 
 void VerbsPump::Observe(Time now) {
@@ -161,7 +178,11 @@ void VerbsPump::Fail(const std::string& why, Ending ending) {
 
 uint32_t VerbsPump::RegisterMore(const DirectRegion& region) {
   std::lock_guard renewing(renewal_mutex_);
-  return regions_.Add(*endpoint_, next_, region);
+  bool refused = false;
+  const uint32_t key = regions_.Add(*endpoint_, next_.get(), region, &refused);
+  // This thread may have other links to serve, and so leaves the destruction to the one that makes attempts.
+  if (refused) retired_.push_back(std::move(next_));
+  return key;
 }
 
 bool VerbsSendPump::Awaits(bool ask, bool* awaits) {

@@ -63,16 +63,19 @@ struct FakeLink {
     sender.movable->SetMovable();
     receiver.movable->SetMovable();
   }
-  ~FakeLink() { Fake().silent[0] = Fake().silent[1] = Fake().no_memory[0] = Fake().no_memory[1] = false; }
+  ~FakeLink() {
+    Fake().silent[0] = Fake().silent[1] = Fake().no_memory[0] = Fake().no_memory[1] = false;
+    Fake().on_destroy = nullptr;
+  }
 
   MovableLink& from() { return *sender.movable; }
   MovableLink& to() { return *receiver.movable; }
   const LinkEnd& from_end() { return sender.send->end; }
   const LinkEnd& to_end() { return receiver.recv->end; }
 
-  // An attempt on device 1, up to Try.
-  void Begin(uint64_t attempt) {
-    const std::string offer = from().Offer(attempt, Place(1)), theirs = to().Offer(attempt, Place(1));
+  // An attempt, up to Try.
+  void Begin(uint64_t attempt, int device = 1) {
+    const std::string offer = from().Offer(attempt, Place(device)), theirs = to().Offer(attempt, Place(device));
     to().Prepare(attempt, offer);
     from().Prepare(attempt, theirs);
   }
@@ -81,6 +84,19 @@ struct FakeLink {
     std::string received = to().Switch(attempt, "");
     to().TakeOver(attempt, Socket(fd));
     return received;
+  }
+  // The whole of an attempt, up to Discard.
+  void Move(uint64_t attempt, int device) {
+    Begin(attempt, device);
+    from().Try(attempt, 60);
+    int fd = -1;
+    const std::string received = SwitchReceiver(attempt, &fd);
+    from().Switch(attempt, received);
+    from().TakeOver(attempt, fd);
+  }
+  void Register() {
+    static char bytes[64];
+    CHECK(sender.send->direct.lock()->Register({bytes, sizeof bytes}) != 0);
   }
   void Send(uint64_t op) {
     uint64_t position;

@@ -3,10 +3,16 @@
 // `verbs_moves` has the same with traffic, on devices of a kernel.
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <functional>
+#include <future>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "network/paths.h"
 #include "tests/support/cases.h"
 #include "tests/transport/verbs/fake_link.h"
 
@@ -53,20 +59,83 @@ CASE("a link goes on over other ports with what the old ones did not deliver") {
   link.Carry(2);
 }
 
-CASE("the sender's messages do not wait until a device has destroyed its old queue pairs") {
+// Has another thread do something while the next queue pair is destroyed.
+class Meanwhile {
+ public:
+  explicit Meanwhile(std::function<void()> work) {
+    Fake().on_destroy = [this, work = std::move(work)] {
+      if (begun.exchange(true)) return;
+      result = std::async(std::launch::async, work);
+      done = result.wait_for(seconds(60)) == std::future_status::ready;
+    };
+  }
+  ~Meanwhile() { Fake().on_destroy = nullptr; }
+
+  std::atomic<bool> begun{false};
+  bool done = false;
+
+ private:
+  std::future<void> result;
+};
+
+CASE("a link carries messages and moves again while a device destroys its old queue pairs") {
   FakeLink link;
+  Paths paths(60);
+  const Paths::End end{"a", true};
+  paths.Add(link.sender.movable, end);
   link.Begin(1);
   link.from().Try(1, 60);
   int fd = -1;
   const std::string received = link.SwitchReceiver(1, &fd);
-  int carried = 0;
-  // The lock is free meanwhile: a message goes out and comes in.
-  Fake().on_destroy = [&] { link.Carry(carried++); };
+  Meanwhile meanwhile([&] {
+    link.Carry(0);
+    Fake().fail_newest();  // the receiver's one of device 1
+    Await([&] {
+      paths.Check(steady_clock::now());
+      return paths.IsLost(end);
+    });
+    link.Move(2, 0);
+    paths.Switched(end, false);
+    link.Carry(1);
+  });
   link.from().Switch(1, received);
-  CHECK_EQ(carried, 0);
   link.from().TakeOver(1, fd);
-  Fake().on_destroy = nullptr;
-  CHECK_EQ(carried, 1);
+  paths.Switched(end, true);
+  CHECK(!meanwhile.begun);
+  link.from().Discard();
+  CHECK(meanwhile.done);
+}
+
+CASE("memory is registered while the queue pairs of an attempt that fails are destroyed") {
+  const std::vector<std::function<void(FakeLink&)>> failures{
+      [](FakeLink& link) { Thrown<std::runtime_error>([&] { link.from().Prepare(1, "nonsense"); }); },
+      [](FakeLink& link) {
+        Fake().silent[1] = true;
+        link.from().Prepare(1, link.to().Offer(1, Place(1)));
+        Thrown<std::runtime_error>([&] { link.from().Try(1, 0); });
+      },
+      [](FakeLink& link) { link.from().Offer(2, Place(1)); },
+  };
+  for (const auto& fails : failures) {
+    FakeLink link;
+    link.from().Offer(1, Place(1));
+    Meanwhile meanwhile([&] { link.Register(); });
+    fails(link);
+    CHECK(meanwhile.done);
+  }
+}
+
+CASE("memory is registered while an attempt waits for the peer's port") {
+  FakeLink link;
+  Fake().silent[1] = true;
+  link.Begin(1);
+  const int before = Fake().posted;
+  auto tried = std::async(std::launch::async, [&] { link.from().Try(1, 60); });
+  Await([&] { return Fake().posted > before; });
+  link.Register();
+  link.from().Offer(2, Place(1));
+  CHECK_EQ(Thrown<std::invalid_argument>([&] { tried.get(); }),
+           std::string("another attempt to go on over other ports has begun"));
 }
 
 CASE("an answer of the new ports at the last moment counts") {
@@ -240,10 +309,13 @@ CASE("memory that the new device cannot register gives the attempt up, and not t
   FakeLink link;
   link.Begin(1);
   Fake().no_memory[1] = true;
-  char bytes[64];
-  CHECK(link.sender.send->direct.lock()->Register({bytes, sizeof bytes}) != 0);
+  Meanwhile meanwhile([] {});
+  link.Register();
+  CHECK(!meanwhile.begun);  // a thread that registers has other links to serve
   CHECK_EQ(Thrown<std::invalid_argument>([&] { link.from().Try(1, 60); }),
            std::string("this attempt to go on over other ports has failed"));
+  link.from().Discard();
+  CHECK(meanwhile.done);
   link.Carry(0);
 }
 
