@@ -72,9 +72,15 @@ class Moved {
       CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
       to->TakeOver(attempt_, fds[1]);
       if (GivesUp(8)) return close(fds[0]), false;
-      from->Switch(attempt_, received);
+      try {
+        from->Switch(attempt_, received);
+      } catch (const std::exception&) {
+        Refuse(*from, fds[0]);
+        throw;
+      }
       from->TakeOver(attempt_, fds[0]);
       pair_.engines[0]->paths().Switched(kFrom, pair != 0);
+      from->Discard();
       now_ = pair;
       ++moves_;
       return true;
@@ -97,6 +103,13 @@ class Moved {
   }
 
  private:
+  // The new connection tells the receiver why the sender does not go on.
+  void Refuse(MovableLink& from, int fd) {
+    try {
+      from.TakeOver(attempt_, fd);
+    } catch (const std::invalid_argument&) {  // as it does where the link has ended
+    }
+  }
   bool GivesUp(uint32_t one_in) { return gives_up_ && random_() % one_in == 0; }
 
   Pair pair_;
