@@ -29,6 +29,7 @@ from jaxring.plan import dtypes  # noqa: E402
 from jaxring.plan.algorithms import ALGORITHMS, build, serving  # noqa: E402
 from jaxring.plan.collectives import COLLECTIVES, Arguments, Collective, Folded, Moved, Root  # noqa: E402
 from jaxring.plan.schedule import Buffer, Kind, Schedule, ScheduleError, Spec, Step  # noqa: E402
+from jaxring.tracing.wire_dtypes import SENT_AS  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +102,8 @@ def accepted(record: Collective) -> list[str]:
     """Which dtypes it takes, for which operations."""
     names = list(dtypes.DTYPES)
     if not record.reduces:
-        return ["## Types", f"Any of {listed(names)}."]
+        others = f"{listed(list(SENT_AS))} travel in a byte each, typed PRNG keys (`jax.random.key`) as their data"
+        return ["## Types", f"Any of {listed([*names, *SENT_AS])}, and typed PRNG keys. {others}."]
     reductions = [[f'`"{op}"`', listed([name for name in names if defined(op, name)])] for op in dtypes.REDUCE_OPS]
     wide = [name for name, each in dtypes.DTYPES.items() if each.accumulator_bytes > each.bytes]
     return [
@@ -209,11 +211,16 @@ def command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
         if isinstance(each, argparse._SubParsersAction):
             inner = list(each.choices.items())
         elif each.help is not argparse.SUPPRESS and not isinstance(each, argparse._HelpAction):
-            rows.append([f"`{usage(each)}`", (each.help or "").replace("%%", "%").replace("|", "\\|")])
+            rows.append([f"`{usage(each)}`", explained(each).replace("|", "\\|")])
     if len(rows) > 1:
         yield markdown(rows)
     for other, parser_of_it in inner:
         yield from command(f"{name} {other}", parser_of_it)
+
+
+def explained(action: argparse.Action) -> str:
+    """The help of an argument, with what argparse puts into it."""
+    return (action.help or "") % vars(action)
 
 
 def usage(action: argparse.Action) -> str:

@@ -34,7 +34,12 @@ HELP = "dump, compare and view the flight records of processes"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `jaxring trace`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    dump = actions.add_parser("dump", help="copy the records of processes that live")
+    dump = actions.add_parser(
+        "dump",
+        help="copy the records of processes that live",
+        description="Copies the flight records of this host's processes of a job that lives, into a folder, and prints "
+        "the names of the files. Exit status: 1 where there is no such process.",
+    )
     dump.add_argument(
         "pids", nargs="*", type=int, metavar="PID", help="processes of this host (default: those of --job)"
     )
@@ -53,12 +58,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Shows which process is behind. Exit status: 0 where all operations have ended well in all "
         "processes of the job, 1 where some have not or a process has no record here.",
     )
-    view = actions.add_parser("view", help="make a timeline for Perfetto")
+    view = actions.add_parser(
+        "view",
+        help="make a timeline for Perfetto",
+        description="Makes a timeline of all operations in the records, with the tracks of each process, for "
+        "ui.perfetto.dev, and prints the name of its file.",
+    )
     for action in (diff, view):
         action.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE", help="flight records")
     help_ = "print JSON: the sentences, the operation, who has begun it and who is behind, and who holds the others up"
     diff.add_argument("--json", action="store_true", help=help_)
-    replay = actions.add_parser("replay", help="play the operations that failed again, from saved operands")
+    replay = actions.add_parser(
+        "replay",
+        help="play the operations that failed again, from saved operands",
+        description="Plays the operations that failed again, in one process, from the operands that "
+        "JAXRING_SAVE_OPERANDS has saved, and says what was wrong. Exit status: 1 where nothing is saved.",
+    )
     replay.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="what JAXRING_TRACE_DIR was")
     modules.add_argument(replay)
     view.add_argument("-o", dest="out", type=pathlib.Path, required=True, metavar="OUT.json", help="the timeline")

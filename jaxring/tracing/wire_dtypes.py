@@ -13,12 +13,12 @@ from jaxring.tracing import checks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SENT_AS = {"int4": jnp.int8, "uint4": jnp.uint8}
+SENT_AS = {"int4": jnp.int8, "uint4": jnp.uint8}
 
 
 def movable(what: str, x: Any) -> None:
     """TypeError for a dtype that the engine does not know and that is not sent as another one."""
-    if not _is_key(x) and x.dtype.name not in _SENT_AS:
+    if not _is_key(x) and x.dtype.name not in SENT_AS:
         checks.movable(what, x)
 
 
@@ -26,9 +26,9 @@ def on_the_wire(x: Any) -> tuple[Any, Callable[[Any], Any]]:
     """What of ``x`` travels, and the function that makes of what has come what ``x`` is. Leading dimensions stay."""
     if _is_key(x):
         return jax.random.key_data(x), functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
-    if x.dtype.name in _SENT_AS:
+    if x.dtype.name in SENT_AS:
         dtype = x.dtype
-        return x.astype(_SENT_AS[dtype.name]), lambda y: y.astype(dtype)
+        return x.astype(SENT_AS[dtype.name]), lambda y: y.astype(dtype)
     return x, lambda y: y
 
 

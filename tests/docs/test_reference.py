@@ -59,3 +59,9 @@ def test_the_functions_of_public_modules_are_shown() -> None:
         for members in re.findall(rf"^::: jaxring\.{name}\n.*members: \[(.*?)\]", text, re.M):
             shown |= set(members.split(", "))
         assert set(getattr(jaxring, name).__all__) - shown == set(), name
+
+
+def test_each_command_says_what_it_does_and_its_defaults() -> None:
+    text = (PAGES / "cli.md").read_text()
+    assert not re.findall(r"^## jaxring [a-z ]+\n\n(?![A-Z])", text, re.M)
+    assert "%(" not in text
