@@ -166,6 +166,31 @@ def test_after_ctrl_c_or_its_like_there_is_what_was_measured_until_then(number, 
     assert len(json.loads(saved.read_text())["results"]) == len(rows) == 2
 
 
+# SIGTERM while hosts are being made.
+HOSTS = """
+import contextlib, signal, sys
+from jaxring.bench.tuning import calibrate
+from jaxring.cli import main
+
+@contextlib.contextmanager
+def hosts_of(*_):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        yield None
+    finally:
+        print("no host is left")
+
+calibrate.hosts_of = hosts_of
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("argv", [("tune",), ("bench", "--tuner")], ids=" ".join)
+def test_sigterm_leaves_no_hosts(argv):
+    said = f"jaxring {argv[0]}: ended by SIGTERM\n"
+    assert finish(start(sys.executable, "-c", HOSTS, *argv)) == (143, "no host is left\n", said)
+
+
 class _InterruptedAtRow(io.StringIO):
     """Ctrl-C while the row of a peer is printed."""
 
