@@ -24,13 +24,14 @@ inline uint64_t Share() {
 }
 inline bool LeftOut(uint64_t turn) { return Random(turn) % Share() != 0; }
 
-// A schedule bound to a dtype and size for all ranks, as the planner binds it.
+// A schedule bound to a dtype and size for all ranks, as the planner binds it. A slice has 512 bytes of the narrower of
+// data and results, or as many times that as `longer` says.
 class CudaPlan {
  public:
-  CudaPlan(const Schedule& schedule, const Settings& settings, uint32_t slices)
+  CudaPlan(const Schedule& schedule, const Settings& settings, uint32_t slices, uint64_t longer = 1)
       : schedule_(schedule), settings_(settings), element_(ElementBytes(settings.dtype)) {
     widening_ = cuda::Widening(settings.dtype, schedule.reduces());
-    slice_ = 512 / std::min(element_, settings.result_bytes());
+    slice_ = longer * 512 / std::min(element_, settings.result_bytes());
     tile_ = slice_ * slices;
     plan_ = MakePlan(schedule, settings, 0, 1);
     plan_->tile_elements = tile_;

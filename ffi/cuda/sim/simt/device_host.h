@@ -29,8 +29,9 @@ inline bool SyncBlockOr(bool said) {
 }
 inline void SyncBlock() { SyncBlockOr(false); }
 inline bool WarpAny(bool said) { return ThisMachine().Meet(false, said); }
-inline void SyncWarp() {
-  if (ThisMachine().faults().lost_warp_barrier) return ThisMachine().Chance();
+inline void SyncWarp(uint32_t line = __builtin_LINE()) {
+  const auto& lost = ThisMachine().faults().lost_warp_barrier;
+  if (lost && lost(line)) return ThisMachine().Chance();
   ThisMachine().Meet(false, false);
 }
 

@@ -36,7 +36,7 @@ struct Faults {
   bool lost_alias_fence = false;                      // a fence between aliases of one memory orders nothing
   bool early_flag = false;                            // a line's flags arrive before its data
   bool lost_barrier = false;                          // a barrier of the block makes no thread wait
-  bool lost_warp_barrier = false;                     // a barrier of a warp that is no vote makes no thread wait
+  std::function<bool(uint32_t)> lost_warp_barrier;    // one of a warp, in that line, that is no vote: as lost_barrier
   std::function<bool(const uint32_t*)> forged_line;   // LL lines there are seen with the flag after their own
   std::function<bool(const uint64_t*)> skipped_wait;  // waits for such a word return at once
   BulkFault bulk = BulkFault::kNone;
