@@ -1,16 +1,15 @@
 """Serve a running job's totals to Prometheus, in the OpenMetrics format.
 
-    jaxring metrics --listen 127.0.0.1:9461
+    jaxring metrics --token-file FILE --listen 127.0.0.1:9461
 
 Reads the flight records in the memory of this user's job on this host, as `jaxring top` does: the job does nothing for
-it. Run one on each host. An address that other hosts can reach needs --token-file, a file that holds what a request has
-to show (Prometheus: `authorization: {credentials_file: ...}`). Needs `pip install 'jaxring[metrics]'`. Ends with the
-job.
+it. Run one on each host. A request has to show what FILE holds (Prometheus: `authorization: {credentials_file: ...}`).
+Where there is no such file it is made, readable by this user, of the job's viewing key, so that all hosts of a job
+make the same. Needs `pip install 'jaxring[metrics]'`. Ends with the job.
 """
 
 from __future__ import annotations
 
-import hmac
 import importlib.util
 import ipaddress
 import pathlib
@@ -23,13 +22,12 @@ from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from jaxring.trace.totals import Totals
 
 
 HELP = "serve a running job's totals to Prometheus"
-_REALM = [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen", default="127.0.0.1:9461", metavar="ADDRESS:PORT", help="port 0: any (default: %(default)s)"
     )
-    parser.add_argument("--token-file", type=pathlib.Path, metavar="FILE", help="what a request has to show")
+    parser.add_argument(
+        "--token-file", type=pathlib.Path, metavar="FILE", required=True, help="what a request has to show, or to make"
+    )
     parser.add_argument("--job", metavar="JOB", help="as for `jaxring top` (default: the only job of this user here)")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default: 1)")
 
@@ -49,9 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.interval > 0:
         raise JaxringError(f"--interval {arguments.interval:g}: give seconds above 0.")
     host, port = _address(arguments.listen)
-    token = _token(arguments.token_file)
-    if not token and not ipaddress.ip_address(host).is_loopback:
-        raise JaxringError(f"--listen {arguments.listen}: other hosts can reach this address, so give --token-file.")
+    from jaxring.runtime.reporting import scraping, viewing
     from jaxring.trace import jobs
     from jaxring.trace.totals import Totals
 
@@ -60,8 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
         which = f"process of job {arguments.job}" if arguments.job else "job of this user"
         raise JaxringError(f"There is no {which} on this host whose record can be read.")
     job, totals, lock = found[0].job(), Totals(), threading.Lock()
-    with _server(host, port, guarded(_application(job, totals, lock), token)) as server:
-        print(f"metrics of {job}: http://{host}:{server.server_port}/metrics", flush=True)
+    key = next((access.key for each in found for access in viewing.accesses(each.pid)), None)
+    application = scraping.guarded(_application(job, totals, lock), scraping.token(arguments.token_file, key))
+    with scraping.serving(host, port, application) as port:
+        print(f"metrics of {job}: http://{host}:{port}/metrics", flush=True)
         while found:
             with lock:
                 totals.look([each.flight for each in found], time.time_ns())
@@ -77,64 +77,6 @@ def _address(text: str) -> tuple[str, int]:
         return str(ipaddress.ip_address(host.strip("[]"))), int(port)
     except ValueError:
         raise JaxringError(f"--listen {text}: write an IP address and a port, as in 127.0.0.1:9461.") from None
-
-
-def _token(path: pathlib.Path | None) -> str:
-    if path is None:
-        return ""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise JaxringError(f"--token-file {path}: {error}.") from error
-    if not token:
-        raise JaxringError(f"--token-file {path}: the file is empty.")
-    return token
-
-
-class _server:  # noqa: N801
-    """A web server in a thread of its own."""
-
-    def __init__(self, host: str, port: int, application: Any) -> None:
-        from socketserver import ThreadingMixIn
-        from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
-
-        class Server(ThreadingMixIn, WSGIServer):
-            daemon_threads = True
-
-        class Quiet(WSGIRequestHandler):
-            timeout = 10  # for a request to come; later than this it is cut off
-
-            def log_message(self, *_: object) -> None:
-                """Requests are not logged."""
-
-        try:
-            self._server = make_server(host, port, application, Server, Quiet)
-        except OSError as error:
-            raise JaxringError(f"--listen {host}:{port}: {error.strerror}.") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="jaxring-metrics", daemon=True)
-
-    def __enter__(self) -> Any:
-        self._thread.start()
-        return self._server
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def guarded(application: Callable[..., Any], token: str) -> Callable[..., Any]:
-    """The application, for requests that show the token; without one for all."""
-    expected = f"Bearer {token}".encode()
-
-    def checked(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        shown = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
-        if token and not hmac.compare_digest(shown, expected):
-            start("401 Unauthorized", _REALM)
-            return [b"This needs the token that jaxring metrics was given by --token-file.\n"]
-        answer: Iterable[bytes] = application(environ, start)
-        return answer
-
-    return checked
 
 
 def _application(job: str, totals: Totals, lock: threading.Lock) -> Any:

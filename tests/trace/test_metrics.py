@@ -1,11 +1,13 @@
-"""`jaxring metrics`: totals of looks at records, who may ask, and Debian's Prometheus that scrapes a real job."""
+"""`jaxring metrics`: totals of looks at records, and Debian's Prometheus that scrapes a real job."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -14,8 +16,7 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 
-from jaxring.cli import main
-from jaxring.cli.metrics import guarded
+from jaxring.cli import main, metrics
 from jaxring.trace.totals import Operations, Totals
 from tests import ROOT
 from tests.stress.stress_jobs import Job, environment
@@ -53,33 +54,34 @@ def test_an_execution_counts_when_all_processes_have_had_a_look_for_it():
     assert early.operations == 1
 
 
-@pytest.mark.parametrize(("token", "shown", "allowed"), [("", "", True), ("s", "Bearer s", True), ("s", "", False)])
-def test_who_may_ask(token, shown, allowed):
-    status = []
-    environ = {"HTTP_AUTHORIZATION": shown} if shown else {}
-    setup_testing_defaults(environ)
-
-    def application(_, start):
-        start("200 OK", [])
-        return [b"numbers"]
-
-    answer = guarded(application, token)(environ, lambda code, _: status.append(code))
-    assert (status == ["200 OK"]) == (b"".join(answer) == b"numbers") == allowed
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--listen", "0.0.0.0:0"], "other hosts can reach this address, so give --token-file"),
         (["--listen", "somewhere:1"], "write an IP address and a port"),
-        (["--token-file", "/nonexistent"], "--token-file /nonexistent: "),
         (["--job", "nowhere:1"], "There is no process of job nowhere:1"),
         (["--interval", "0"], "give seconds above 0"),
     ],
 )
 def test_what_cannot_be_served_is_refused(options, says, capsys):
-    assert main(["metrics", *options]) == 1
+    assert main(["metrics", "--token-file", "/nonexistent/token", *options]) == 1
     assert says in capsys.readouterr().err
+
+
+def test_nothing_is_served_without_a_token(capsys):
+    with pytest.raises(SystemExit):
+        main(["metrics"])
+    assert "--token-file" in capsys.readouterr().err
+
+
+def test_prometheus_gets_the_format_that_it_asks_for():
+    totals = Totals()
+    totals.look(flights([record(1, 0, 10)]), 40 * MS)
+    environ = {"HTTP_ACCEPT": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+    setup_testing_defaults(environ)
+    headers = {}
+    answer = metrics._application("a job", totals, threading.Lock())(environ, lambda _, given: headers.update(given))
+    assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.")
+    assert b"".join(answer).endswith(b"# EOF\n")
 
 
 def asked(url, token=""):
@@ -110,7 +112,6 @@ def until(found, seconds=60):
 def test_prometheus_scrapes_a_job_and_the_dashboard_s_queries_have_data(tmp_path):
     script, token = tmp_path / "program.py", tmp_path / "token"
     script.write_text(PROGRAM, encoding="utf-8")
-    token.write_text("a secret\n", encoding="utf-8")
     with Job(tmp_path) as job:
         cli = [sys.executable, "-m", "jaxring.cli"]
         env = {**environment(), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
@@ -122,11 +123,12 @@ def test_prometheus_scrapes_a_job_and_the_dashboard_s_queries_have_data(tmp_path
         url = job.wait_for_line(1, "metrics of ").split()[-1]
         with pytest.raises(urllib.error.HTTPError, match="401"):
             asked(url)
-        until(lambda: "jaxring_operations_total{" in asked(url, "a secret"))
+        assert token.stat().st_mode & 0o777 == 0o600
+        until(lambda: "jaxring_came_last_total{" in asked(url, token.read_text().strip()))
         port = url.rsplit(":", 1)[1].split("/")[0]
         config = tmp_path / "prometheus.yml"
         config.write_text(
-            "scrape_configs:\n- job_name: jaxring\n  scrape_interval: 500ms\n  scrape_timeout: 400ms\n"
+            "scrape_configs:\n- job_name: jaxring\n  scrape_interval: 4s\n  scrape_timeout: 3s\n"
             f"  authorization: {{credentials_file: {token}}}\n"
             f"  static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n",
             encoding="utf-8",
@@ -142,9 +144,14 @@ def test_prometheus_scrapes_a_job_and_the_dashboard_s_queries_have_data(tmp_path
             ]
         )
         try:
-            for panel in json.loads((ROOT / "docs" / "grafana.json").read_text())["panels"]:
+            dashboard = json.loads((ROOT / "docs" / "grafana.json").read_text())
+            scrapes = until(lambda: two_scrapes(api))
+            variable = next(each for each in dashboard["templating"]["list"] if each["name"] == "job_name")
+            series, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()
+            (name,) = of_prometheus(api, f"label/{label}/values", {"match[]": series})
+            for panel in dashboard["panels"]:
                 for target in panel["targets"]:
-                    until(lambda query=target["expr"]: results(api, query))
+                    assert results(api, target["expr"].replace("$job_name", name), scrapes[1]), target["expr"]
             late = until(lambda: results(api, "jaxring_came_last_total / jaxring_met_operations_total > 0.9"))
         finally:
             server.terminate()
@@ -152,12 +159,22 @@ def test_prometheus_scrapes_a_job_and_the_dashboard_s_queries_have_data(tmp_path
     assert [each["metric"]["process"] for each in late] == ["process 1"]
 
 
-def results(port, query):
-    """What Prometheus finds, for a query of the dashboard."""
-    query = query.replace("$__rate_interval", "5s").replace('job_name="$job_name"', 'job_name!=""')
-    text = asked(f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
-    found = json.loads(text)["data"]["result"]
-    return [each for each in found if each["value"][1] != "NaN"]
+def two_scrapes(port):
+    """The moments of the first scrapes, once there are two."""
+    found = of_prometheus(port, "query", {"query": "up[10m]"})["result"]
+    values = found[0]["values"] if found else []
+    assert all(answered == "1" for _, answered in values)
+    return [moment for moment, _ in values] if len(values) > 1 else None
+
+
+def results(port, query, moment=None):
+    """What Prometheus finds, for a query of the dashboard: as of that moment, or now."""
+    arguments = {"query": query.replace("$__rate_interval", "16s"), **({} if moment is None else {"time": moment})}
+    return [each for each in of_prometheus(port, "query", arguments)["result"] if each["value"][1] != "NaN"]
+
+
+def of_prometheus(port, what, arguments):
+    return json.loads(asked(f"http://127.0.0.1:{port}/api/v1/{what}?{urllib.parse.urlencode(arguments)}"))["data"]
 
 
 def free_port():
