@@ -31,6 +31,7 @@ QUESTIONS = {
     "my own algorithm": "howto/own-algorithm.html",
     "How do I write my own algorithm?": "howto/own-algorithm.html",
     "from Horovod": "howto/move-over.html",
+    "from NCCL": "howto/move-over.html",
 }
 # Some word begins with each of them: a search that finds nothing has failed.
 _BEGIN = "0123456789abcdefghijklmnopqrstuvwxyz"
