@@ -15,7 +15,8 @@ import atheris
 
 from jaxring.errors import JoinError
 from jaxring.runtime.reporting import viewing
-from jaxring.topology import elements, graph, wiring, xml
+from jaxring.topology import elements, wiring, xml
+from jaxring.topology.formats import graph
 from jaxring.topology.routes import Routes
 from jaxring.trace import diff, flight, operands, replay, view
 from jaxring.world import identity, links, wire

@@ -88,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     if machine.gpus and machine.nets:
         nearest = [[name(gpu), ", ".join(_nearest(machine, gpu))] for gpu in machine.gpus]
         out.print(tables.table("Nearest NICs", ("GPU", "NICs"), nearest))
+    _say_unknown(out, machine)
     return 0
 
 
@@ -113,7 +114,14 @@ def _search(machine: Machine, arguments: argparse.Namespace) -> bool:
         print(topo_search.compare(machine, found, arguments.compare))
     if arguments.svg:
         print(topo_search.write_drawing(machine, found, arguments.svg))
+    _say_unknown(out, machine)
     return True
+
+
+def _say_unknown(out: Any, machine: Machine) -> None:
+    said = topo_search.unknown_links(machine)
+    if said:
+        out.print(said, highlight=False, soft_wrap=True)
 
 
 def _cell(machine: Machine, one: Gpu | Net, other: Gpu | Net, near: str) -> str:
@@ -145,7 +153,8 @@ def _tree(machine: Machine) -> Any:
         of_bus[pci.busid] = above.add(Text(f"{what} {pci.busid}{speed}"))
     for gpu in machine.gpus:
         links = sum(count for _, count in gpu.nvlinks)
-        joined = f", {links} NVLinks" if links else ""
+        joined = f", {links} NVLinks" if links else "" if gpu.links_known else ", NVLinks not known"
+        joined += f", C2C {gpu.c2c:g} GB/s" if gpu.c2c else ""
         of_bus.get(gpu.busid, cpus.get(gpu.numa, first)).add(Text(f"{name(gpu)}{joined}"))
     for net in machine.nets:
         speed = f" {net.mbps / 1000:g} Gbit/s" if net.mbps else ""

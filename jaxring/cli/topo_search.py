@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import tables
 from jaxring.errors import JaxringError
-from jaxring.topology import graph, paths
+from jaxring.topology import paths
+from jaxring.topology.formats import graph
 from jaxring.topology.search import report
 from jaxring.topology.search.channels import channels
 from jaxring.topology.search.rings import Rings
@@ -35,6 +36,17 @@ def devices(machine: Machine) -> list[Gpu | Net]:
     for net in machine.nets:
         found.setdefault(name(net), net)
     return list(found.values())
+
+
+def unknown_links(machine: Machine) -> str:
+    """Which GPUs' NVLinks nothing says, and what that means for paths, rings and bounds; "" where all are known."""
+    listed = [name(gpu) for gpu in paths.wired(machine)[0].machine.gpus if not gpu.links_known]
+    if not listed:
+        return ""
+    return (
+        f"The NVLinks of {', '.join(listed)} are not known: neither a topology file nor NVML says them. Paths, rings "
+        "and the bound are those of the other links alone. Where these GPUs are, `pip install nvidia-ml-py` reads them."
+    )
 
 
 def show_paths(out: Any, machine: Machine) -> None:
@@ -128,7 +140,9 @@ def as_json(machine: Machine, found: Found | None) -> str:
         for other in listed
         if one is not other and (route := paths.route(wiring.machine, one, other))
     ]
+    unknown = [name(gpu) for gpu in wiring.machine.gpus if not gpu.links_known]
     answer: dict[str, Any] = {"source": machine.source, "devices": [name(each) for each in listed], "paths": routes}
+    answer["nvlinks_unknown"] = unknown
     return json.dumps(answer | (report.plain(found) if found else {}), indent=1)
 
 

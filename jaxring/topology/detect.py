@@ -1,4 +1,4 @@
-"""Reads this machine's topology from /sys."""
+"""Reads this machine's topology from /sys, and from NVML what only that knows of GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 import re
 from typing import TYPE_CHECKING
 
-from jaxring.topology import xml
+from jaxring.topology import nvml, xml
 from jaxring.topology.machine import Cpu, Gpu, Machine, Net, Pci, merged
 
 if TYPE_CHECKING:
@@ -20,11 +20,12 @@ _NVIDIA = "0x10de"
 
 
 def machine(settings: Settings, sys_root: str = "/sys") -> Machine:
-    """The machine of the file that JAXRING_TOPO_FILE names, otherwise that of /sys. Raises SettingsError.
+    """The machine of the file that JAXRING_TOPO_FILE names, otherwise that of /sys and NVML. Raises SettingsError.
 
-    A file without a CPU describes no machine: it is there for an order of hosts.
+    What a file leaves out of a device is taken from the device of that bus id that is here (`merged`). A file without a
+    CPU describes no machine: it is there for an order of hosts.
     """
-    found = detect(sys_root)
+    found = nvml.completed(detect(sys_root))
     file = xml.read(settings.topo_file) if settings.topo_file else Machine()
     return merged(file, found) if file.cpus else found
 

@@ -59,7 +59,8 @@ class Net:
 class Gpu:
     """A GPU. ``nvlinks``: (bus id of the other end, number of links); an NVSwitch is an end like any other.
 
-    ``c2c``: GB/s to its CPU by NVLink-C2C, 0 where it has none.
+    ``sm``: ten times its compute capability, 0 where that is not known. ``c2c``: GB/s to its CPU by NVLink-C2C, 0 where
+    it has none.
     """
 
     dev: int
@@ -68,6 +69,12 @@ class Gpu:
     sm: int = 0
     nvlinks: tuple[tuple[str, int], ...] = ()
     c2c: float = 0.0
+
+    @property
+    def links_known(self) -> bool:
+        """Whether something said which NVLinks it has. A file and NVML say the compute capability together with them,
+        /sys and vendors' skeletons neither."""
+        return self.sm > 0 or bool(self.nvlinks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +124,25 @@ def cpu_list(text: str) -> set[int]:
 
 
 def merged(file: Machine, found: Machine) -> Machine:
-    """A file's machine, completed by what was found where the file has bare PCI functions, as vendors' files do."""
+    """A file's machine, completed by what was found of the same devices, by their bus ids.
+
+    Where the file has bare PCI functions and names no GPU, or no NIC, as vendors' files do, those that were found at
+    these functions; otherwise the details that it does not have of a GPU or a NIC that it names.
+    """
     known = {pci.busid for pci in file.pcis}
     nets = file.nets or tuple(net for net in found.nets if net.busid in known)
     gpus = file.gpus or tuple(gpu for gpu in found.gpus if gpu.busid in known)
+    of_busid = {gpu.busid: gpu for gpu in found.gpus}
+    ports = {(net.busid, net.name, net.port): net for net in found.nets}
+    gpus = tuple(_detailed(gpu, of_busid.get(gpu.busid, gpu)) for gpu in gpus)
+    nets = tuple(
+        net if net.mbps else dataclasses.replace(net, mbps=ports.get((net.busid, net.name, net.port), net).mbps)
+        for net in nets
+    )
     return dataclasses.replace(file, cpus=file.cpus or found.cpus, nets=nets, gpus=gpus)
+
+
+def _detailed(gpu: Gpu, found: Gpu) -> Gpu:
+    if gpu.links_known:
+        return gpu
+    return dataclasses.replace(gpu, sm=found.sm, nvlinks=found.nvlinks, c2c=gpu.c2c or found.c2c)

@@ -122,7 +122,8 @@ def text(machine: Machine) -> str:
         attributes |= {"link_speed": pci.speed, "link_width": str(pci.width)}
         at[pci.busid] = ET.SubElement(above, "pci", attributes)
     for gpu in machine.gpus:
-        element = ET.SubElement(at.get(gpu.busid, first), "gpu", dev=str(gpu.dev), sm=str(gpu.sm))
+        attributes = {"dev": str(gpu.dev)} | ({"sm": str(gpu.sm)} if gpu.sm else {})  # NCCL asks NVML for one left out
+        element = ET.SubElement(at.get(gpu.busid, first), "gpu", attributes)
         for target, count in gpu.nvlinks:
             ET.SubElement(element, "nvlink", target=target, count=str(count))
         if gpu.c2c:

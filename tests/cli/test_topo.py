@@ -9,7 +9,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from jaxring.cli import main
-from jaxring.topology import graph, xml
+from jaxring.topology import xml
+from jaxring.topology.formats import graph
 from jaxring.topology.search import report, rings
 from tests import ROOT
 from tests.topology.machines import nvswitch_machine, pcie_machine

@@ -8,7 +8,8 @@ import itertools
 
 import pytest
 
-from jaxring.topology import graph, xml
+from jaxring.topology import xml
+from jaxring.topology.formats import graph
 from jaxring.topology.machine import Cpu, Gpu, Machine, Net, Pci
 from jaxring.topology.routes import Routes
 from jaxring.topology.search.bound import bound

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jaxring.errors import SettingsError
-from jaxring.topology import graph, xml
+from jaxring.topology import xml
+from jaxring.topology.formats import graph
 from jaxring.topology.search.channels import channels
 from jaxring.topology.search.rings import search
 from jaxring.topology.wiring import wire
