@@ -12,7 +12,8 @@ from jaxring.simulate.run import simulate
 SMALL = dataclasses.replace(load("hgx-h100"), ranks=4, ports=4, domain=4, channels=1, leaf=2)
 
 
-@pytest.mark.parametrize("over", [1.0, 3.0])
+# Eight hosts at four first switches, and at one, where all hosts are alike.
+@pytest.mark.parametrize(("leaf", "over"), [(2, 1.0), (2, 3.0), (8, 1.0)])
 @pytest.mark.parametrize("rails", [True, False])
 @pytest.mark.parametrize(
     ("collective", "algorithm"),
@@ -22,13 +23,15 @@ SMALL = dataclasses.replace(load("hgx-h100"), ranks=4, ports=4, domain=4, channe
         ("all_reduce", "hier_direct"),
         ("all_reduce", "halving_doubling"),
         ("all_gather", "hier_ring"),
+        ("all_gather", "pat"),
+        ("reduce_scatter", "pat"),
         ("reduce_scatter", "hier_direct"),
         ("all_to_all", "pxn"),
         ("all_to_all", "direct"),
     ],
 )
-def test_equal_to_all_ranks(collective, algorithm, rails, over):
-    cluster = dataclasses.replace(SMALL, rails=rails, oversubscription=over)
+def test_equal_to_all_ranks(collective, algorithm, rails, leaf, over):
+    cluster = dataclasses.replace(SMALL, rails=rails, leaf=leaf, oversubscription=over)
     given = (cluster, 8, collective, 1 << 20, algorithm)
     try:
         one = simulate(*given, symmetric=True)
