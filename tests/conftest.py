@@ -50,8 +50,8 @@ _ONCE = tuple(
     for end in ([""] if "::" in each else ["/", "::"])
 )
 
-# Hardware, and files of others, that no test machine can be given by an installation.
-MAY_SKIP = ("gpu", "rdma", "real_machines")
+# Hardware, and files and programs of others, that no test machine can be given by an installation.
+MAY_SKIP = ("gpu", "rdma", "real_machines", "loggopsim")
 
 
 def pytest_addoption(parser):

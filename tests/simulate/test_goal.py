@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -90,6 +92,26 @@ def test_every_message_is_received_as_it_is_sent(algorithm):
                 receives.setdefault((int(words[3]), rank, words[5]), []).append(words[1])
     assert sends == receives
     finish(ranks)
+
+
+@pytest.mark.loggopsim
+@pytest.mark.skipif(not shutil.which("LogGOPSim") or not shutil.which("txt2bin"), reason="LogGOPSim is not built here")
+def test_loggopsim_takes_what_the_simulator_says(tmp_path):
+    """Its times are whole ns, its senders and receivers have one overhead, and its first byte costs no gap."""
+    overhead, ranks = 1.0, 5
+    model = Model(send_overhead=overhead, recv_overhead=overhead, slots=64, tile_bytes=65536)
+    nbytes = 65536 * ranks
+    schedule = build(Spec("all_reduce", ranks, "ring"))
+    played, _ = run(schedule, nbytes, mesh(ranks), model)
+    (tmp_path / "ring.goal").write_text(goal.text(schedule, cut(schedule, nbytes, "int32", model.tile_bytes)))
+    subprocess.run(["txt2bin", "-i", "ring.goal", "-o", "ring.bin"], cwd=tmp_path, check=True, timeout=60)
+    # ns and ns a byte; -S: messages of all sizes are sent at once, without a handshake.
+    numbers = {"-L": LATENCY * 1000, "-o": overhead * 1000, "-g": 0, "-O": 0, "-S": 1 << 30}
+    options = [text for option, ns in numbers.items() for text in (option, str(int(ns)))]
+    command = ["LogGOPSim", "-f", "ring.bin", *options, "-G", str(1 / SPEED)]
+    said = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60).stdout
+    ends = re.findall(r"^(?:Host|Maximum finishing time at host) \d+: (\d+)", said, re.MULTILINE)
+    assert max(map(int, ends)) / 1000 == pytest.approx(played.time_us, rel=0.02)
 
 
 def test_memory_cannot_be_written():
