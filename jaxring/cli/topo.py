@@ -7,6 +7,8 @@
     jaxring topo --paths                  the best path of each pair, with its GB/s
     jaxring topo --rings                  rings and trees, what part they are of what the machine can do, and why
     jaxring topo --graph rings.xml        these rings for NCCL (NCCL_GRAPH_FILE)
+    jaxring topo --rings --gpus 0,4       among these GPUs only, as a mesh axis has them
+    jaxring topo --plan trees.json        the trees of an all-reduce as a schedule, for programs and jaxring simulate
     jaxring topo --svg machine.svg        a drawing, with the rings and the bottleneck
     jaxring topo --file network.yml       a network, from ASTRA-sim's network file or InfraGraph (also with --rings)
 
@@ -17,6 +19,7 @@ bridge, SYS another CPU. A NIC no farther from a GPU than JAXRING_NET_GDR_LEVEL 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
@@ -30,8 +33,6 @@ from jaxring.topology.routes import LEVELS
 from jaxring.topology.wiring import name
 
 if TYPE_CHECKING:
-    import argparse
-
     from jaxring.topology.machine import Gpu, Machine, Net
 
 HELP = "show CPUs, PCI, NICs and GPUs, and their distances"
@@ -48,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rings", action="store_true", help="search rings and trees, and print them beside what the machine can do")
     add("--machines", type=types.positive, default=1, metavar="N", help="for a job on N such machines (default: 1)")
     add("--cross-nic", action="store_true", help="a ring may leave a machine by another NIC than it came in by")
+    help_ = "search among these GPUs of each machine only, by their numbers with commas"
+    add("--gpus", type=_numbers, default=[], metavar="LIST", help=help_)
+    help_ = "steps of each search at most (default: 100 for rings, 60 for trees)"
+    add("--steps", type=types.counted, default=None, metavar="N", help=help_)
+    help_ = "search, and write the all-reduce by the trees as an MSCCL++ execution plan"
+    add("--plan", default="", metavar="FILE", help=help_)
     add("--graph", default="", metavar="FILE", help="search, and write the rings as NCCL's graph XML")
     add("--compare", default="", metavar="FILE", help="search, and compare with the rings of NCCL's graph XML")
     add("--svg", default="", metavar="FILE", help="draw the machine; with --rings also these and the bottleneck")
@@ -94,11 +101,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _search(machine: Machine, arguments: argparse.Namespace) -> bool:
     """What needs paths or a search. Returns whether anything of it was asked for."""
-    paths_only, files = arguments.paths or arguments.json, (arguments.graph, arguments.compare, arguments.svg)
+    paths_only = arguments.paths or arguments.json
+    files = arguments.graph, arguments.compare, arguments.plan, arguments.svg
     if not (paths_only or arguments.rings or any(files)):
         return False
-    wanted = arguments.rings or arguments.graph or arguments.compare
-    found = topo_search.search(machine, arguments.machines, arguments.cross_nic) if wanted else None
+    found = None
+    if arguments.rings or arguments.graph or arguments.compare or arguments.plan:
+        job = arguments.machines, arguments.cross_nic, arguments.gpus, arguments.steps
+        found = topo_search.search(machine, *job)
     if arguments.json:
         print(topo_search.as_json(machine, found))
         return True
@@ -110,12 +120,22 @@ def _search(machine: Machine, arguments: argparse.Namespace) -> bool:
         topo_search.show_rings(out, found)
     if found and arguments.graph:
         print(topo_search.write_graph(found, arguments.graph, arguments.cross_nic))
+    if found and arguments.plan:
+        print(topo_search.write_plan(found.trees, arguments.plan))
     if found and arguments.compare:
         print(topo_search.compare(machine, found, arguments.compare))
     if arguments.svg:
         print(topo_search.write_drawing(machine, found, arguments.svg))
     _say_unknown(out, machine)
     return True
+
+
+def _numbers(text: str) -> list[int]:
+    """GPUs by their numbers."""
+    parts = text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of GPUs: write 0,4")
+    return [int(part) for part in parts]
 
 
 def _say_unknown(out: Any, machine: Machine) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxring.topology.search.gather import Gathering
     from jaxring.topology.search.trees import Trees
 
-_OTHERS = ("xml", "paths", "graph", "compare", "svg", "cross_nic")
+_OTHERS = ("xml", "paths", "graph", "compare", "svg", "cross_nic", "gpus")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,7 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise JaxringError(f"--machines is for a machine; {arguments.file} describes all there are. Leave it out.")
     try:
         network = reading.read(pathlib.Path(arguments.file))
-        found = report.trees_of(network.fabric) if arguments.rings else None
+        began = report.clock()
+        found = report.trees_of(network.fabric, arguments.steps) if arguments.rings or arguments.plan else None
+        seconds = report.clock() - began
     except ValueError as error:
         raise JaxringError(f"{error}.") from None
     links = _links(network.fabric)
@@ -54,9 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
     out.print(f"{title}: ranks {ranks}, groups of ranks {groups}, switches and other parts {others}.", highlight=False)
     rows = [[each["kind"], f"{each['gigabytes']:.4g}", f"{each['us']:.4g}", str(each["count"])] for each in links]
     out.print(tables.table("Links", ("kind", "GB/s each way", "us", "count"), rows))
-    if found:
+    if found and arguments.rings:
         topo_search.show_bounds(out, "on this network", _named(*found))
+        topo_search.show_time(out, seconds)
         topo_search.show_bottleneck(out, network.fabric, found[0].bound)
+    if found and arguments.plan:
+        print(topo_search.write_plan(found[0], arguments.plan))
     return 0
 
 

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import tables
 from jaxring.errors import JaxringError
+from jaxring.plan import trees as planned_trees
+from jaxring.plan.foreign import mscclpp_writer
+from jaxring.plan.schedule import Spec
 from jaxring.topology import paths
 from jaxring.topology.formats import graph
 from jaxring.topology.search import report
+from jaxring.topology.search import trees as tree_search
 from jaxring.topology.search.channels import channels
 from jaxring.topology.search.rings import Rings
 from jaxring.topology.wiring import name
@@ -66,10 +70,20 @@ def show_paths(out: Any, machine: Machine) -> None:
     out.print(tables.table("Best paths (GB/s)", ("", "device", *short), rows))
 
 
-def search(machine: Machine, machines: int, cross_nic: bool) -> Found:
-    """Rings and trees. Raises JaxringError where there are none, with the reason."""
+def search(machine: Machine, machines: int, cross_nic: bool, gpus: Sequence[int], steps: int | None) -> Found:
+    """Rings and trees of the GPUs with these numbers, or of all where none is given, with at most so many steps.
+
+    Raises JaxringError where there are none, with the reason.
+    """
+    wiring = paths.wired(machine)[0]
+    numbers = [gpu.dev for gpu in wiring.machine.gpus]
+    absent = [gpu for gpu in gpus if gpu not in numbers]
+    if absent:
+        there = ", ".join(map(str, numbers)) or "none"
+        raise JaxringError(f"--gpus names GPU {absent[0]}, which this machine does not have. There are: {there}.")
+    members = [numbers.index(gpu) for gpu in dict.fromkeys(gpus)] or None
     try:
-        return report.find(paths.wired(machine)[0], machines, cross_nic)
+        return report.find(wiring, machines, cross_nic, members, steps)
     except ValueError as error:
         raise JaxringError(f"There are no rings to search: {error}.") from None
 
@@ -87,10 +101,14 @@ def show_rings(out: Any, found: Found) -> None:
         rows.append([f"{ring.gigabytes:.4g}", " ".join(stops)])
     out.print(tables.table("Rings", ("GB/s", "in this order"), rows))
     of = f"on {found.machines} such machines" if found.machines > 1 else "on this machine"
+    members = sorted(rings.rings[0].order)
+    if len(members) < len(gpus):
+        of = f"among {', '.join(name(gpus[gpu]) for gpu in members)} {of}"
     named: list[tuple[str, Rings | Trees | Gathering]] = [("rings", rings), ("trees (all_reduce)", trees)]
     if found.gathering:
         named.append(("trees (all_gather)", found.gathering))
     show_bounds(out, of, named)
+    show_time(out, found.seconds)
     show_bottleneck(out, found.fabric, rings.bound)
     if rings.share < 1 - 1e-6:
         full = report.links_of(rings.wiring.fabric, report.filled(rings))
@@ -102,6 +120,11 @@ def show_bounds(out: Any, where: str, found: Sequence[tuple[str, Rings | Trees |
     """Schedules by their names, beside the bound."""
     columns = ("schedule", "busbw GB/s", "bound", "share", "proof")
     out.print(tables.table(f"All ranks {where}, long messages", columns, [_row(*each) for each in found]))
+
+
+def show_time(out: Any, seconds: float) -> None:
+    """How long the searches took, of one processor."""
+    out.print(f"Searched for {seconds:.2f} s of CPU time.", highlight=False)
 
 
 def show_bottleneck(out: Any, fabric: Fabric, bound: Bound) -> None:
@@ -152,6 +175,15 @@ def write_graph(found: Found, path: str, cross_nic: bool) -> str:
     _write(path, graph.text(graph.from_rings(found.rings, made, cross_nic)))
     count = len(made.rings)
     return f"{path}: {count} channel{'s' * (count > 1)} of {made.speed:.4g} GB/s, for NCCL_GRAPH_FILE."
+
+
+def write_plan(trees: Trees, path: str) -> str:
+    """Writes the all-reduce by these trees as an execution plan of MSCCL++, verified, and says how to use it."""
+    parents = [tree.parents for tree in tree_search.equal_parts(trees)]
+    ranks = len(trees.fabric.ranks)
+    _write(path, mscclpp_writer.text(planned_trees.build(Spec("all_reduce", ranks, "trees"), parents)))
+    many = f"{len(parents)} tree{'s' * (len(parents) > 1)}"
+    return f"{path}: an all-reduce of {ranks} ranks by {many}, for jaxring simulate --plan."
 
 
 def compare(machine: Machine, found: Found, path: str) -> str:

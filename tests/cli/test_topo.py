@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -11,7 +11,6 @@ import pytest
 from jaxring.cli import main
 from jaxring.topology import xml
 from jaxring.topology.formats import graph
-from jaxring.topology.search import report, rings
 from tests import ROOT
 from tests.topology.machines import nvswitch_machine, pcie_machine
 
@@ -52,14 +51,8 @@ def test_json_has_what_the_tables_show(capsys):
     assert "rings" not in json.loads(capsys.readouterr().out)
 
 
-def test_a_search_whose_steps_ran_out_says_so(monkeypatch, capsys):
-    find = report.find
-
-    def few(wiring, machines, cross_nic):
-        return dataclasses.replace(find(wiring, machines, cross_nic), rings=rings.search(wiring, steps=0))
-
-    monkeypatch.setattr("jaxring.cli.topo_search.report.find", few)
-    assert topo("--file", MESH, "--rings") == 0
+def test_a_search_whose_steps_ran_out_says_so(capsys):
+    assert topo("--file", MESH, "--rings", "--steps", "0") == 0
     out = capsys.readouterr().out
     row = next(row for row in out.splitlines() if "│ rings " in row)
     assert "160" in row
@@ -72,6 +65,38 @@ def test_rings_over_several_machines_name_their_nics(file, capsys):
     assert "on 2 such machines" in out
     rows = [row.split("│")[2].split() for row in out.splitlines() if "mlx5_" in row and "GPU" in row and "│" in row]
     assert {(row[0], row[-1]) for row in rows} == {("mlx5_0", "mlx5_0"), ("mlx5_1", "mlx5_1")}
+
+
+def test_a_search_says_how_long_it_took(capsys):
+    assert topo("--file", MESH, "--rings") == 0
+    assert re.search(r"^Searched for \d+\.\d\d s of CPU time\.$", capsys.readouterr().out, re.MULTILINE)
+    assert topo("--file", MESH, "--rings", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["searched_seconds"] > 0
+
+
+def test_some_gpus_of_a_machine(capsys):
+    """Two that 40 GB/s join, and two that 80 join."""
+    assert topo("--file", MESH, "--rings", "--gpus", "0,2") == 0
+    out = capsys.readouterr().out
+    assert "All ranks among GPU0, GPU2 on this machine" in out
+    assert "Bottleneck: what has to enter GPU0 goes by GPU2 -> GPU0 (40 GB/s)." in out
+    assert "GPU1" not in out
+    assert topo("--file", MESH, "--rings", "--gpus", "0,1", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    for each in (found["rings"], found["all_reduce_trees"], found["all_gather_trees"]):
+        assert (each["bus_gigabytes"], each["bound_bus_gigabytes"]) == (pytest.approx(80), pytest.approx(80))
+    assert topo("--file", MESH, "--rings", "--gpus", "0,7") == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--gpus names GPU 7, which this machine does not have. There are: 0, 1, 2, 3." in said
+
+
+def test_trees_are_saved_as_a_schedule_that_can_be_simulated(tmp_path, capsys):
+    plan = str(tmp_path / "trees.json")
+    assert topo("--file", SOCKETS, "--plan", plan) == 0
+    assert "an all-reduce of 8 ranks by" in capsys.readouterr().out
+    assert main(["simulate", "--cluster", "hgx-h100", "--plan", plan, "--bytes", "1M", "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["collective"], run["ranks"], run["algorithm"]) == ("all_reduce", 8, "jaxring_trees_all_reduce_8")
 
 
 def test_a_graph_is_written_and_compared(tmp_path, file, capsys):

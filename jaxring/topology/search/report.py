@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any
 
-from jaxring.topology.fabric import VertexKind
+from jaxring.topology.fabric import Fabric, VertexKind
 from jaxring.topology.search import gather
 from jaxring.topology.search import rings as ring_search
 from jaxring.topology.search import trees as tree_search
@@ -13,9 +14,8 @@ from jaxring.topology.search.usable import usable
 from jaxring.topology.wiring import cluster, name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from jaxring.topology.fabric import Fabric
     from jaxring.topology.search.bound import Bound
     from jaxring.topology.search.gather import Gathering
     from jaxring.topology.search.rings import Rings
@@ -33,7 +33,8 @@ _MANY = 32
 class Found:
     """Rings and trees of a job on so many machines of one kind. ``fabric`` is what the bounds are of.
 
-    ``gathering``: trees of an all-gather, None where there are too many ranks for that search.
+    ``gathering``: trees of an all-gather, None where there are too many ranks for that search. ``seconds``: CPU
+    time of all searches.
     """
 
     machines: int
@@ -41,21 +42,53 @@ class Found:
     rings: Rings
     trees: Trees
     gathering: Gathering | None
+    seconds: float = 0.0
 
 
-def find(wiring: Wiring, machines: int = 1, cross_nic: bool = False) -> Found:
-    """Searches both. Raises ValueError where the machine has no rings."""
-    rings = ring_search.search(wiring, machines=machines, cross_nic=cross_nic)
-    used = usable(wiring, nics=machines > 1)
+def clock() -> float:
+    """CPU seconds of this process, once all that a search loads is loaded: that is no part of it."""
+    import scipy.optimize
+    import scipy.sparse.csgraph  # noqa: F401
+
+    return time.process_time()
+
+
+def find(
+    wiring: Wiring,
+    machines: int = 1,
+    cross_nic: bool = False,
+    gpus: Sequence[int] | None = None,
+    steps: int | None = None,
+) -> Found:
+    """Searches both, among the GPUs of each machine that `gpus` names by position (None: all), with at most so many
+    steps of each search (None: its own number). Raises ValueError where there are no rings."""
+    began = clock()
+    budget = ring_search.STEPS if steps is None else steps
+    rings = ring_search.search(wiring, gpus=gpus, machines=machines, cross_nic=cross_nic, steps=budget)
+    used = usable(wiring, gpus, nics=machines > 1)
+    if gpus is not None:
+        used = dataclasses.replace(used, fabric=_among(used.fabric, {used.fabric.ranks[gpu] for gpu in gpus}))
     fabric = used.fabric if machines == 1 else cluster([used] * machines)
-    return Found(machines, fabric, rings, *trees_of(fabric))
+    return Found(machines, fabric, rings, *trees_of(fabric, steps), clock() - began)
 
 
-def trees_of(fabric: Fabric) -> tuple[Trees, Gathering | None]:
-    """Trees of an all-reduce, and of an all-gather where there are not too many ranks. Raises ValueError for one rank,
-    or ranks that no links join."""
-    trees = tree_search.search(fabric, enough=_ENOUGH if len(fabric.ranks) >= _MANY else 1.0)
-    return trees, gather.search(fabric) if len(fabric.ranks) < _MANY else None
+def trees_of(fabric: Fabric, steps: int | None = None) -> tuple[Trees, Gathering | None]:
+    """Trees of an all-reduce, and of an all-gather where there are not too many ranks, each searched with at most so
+    many steps (None: its own number). Raises ValueError for one rank, or ranks that no links join."""
+    many = len(fabric.ranks) >= _MANY
+    budget = tree_search.STEPS if steps is None else steps
+    trees = tree_search.search(fabric, budget, _ENOUGH if many else 1.0)
+    return trees, None if many else gather.search(fabric, steps=gather.STEPS if steps is None else steps)
+
+
+def _among(fabric: Fabric, members: Iterable[int]) -> Fabric:
+    """The fabric with these vertices as its ranks; other GPUs only pass data on."""
+    others = set(fabric.ranks) - set(members)
+    vertices = [
+        dataclasses.replace(vertex, kind=VertexKind.PCI) if at in others else vertex
+        for at, vertex in enumerate(fabric.vertices)
+    ]
+    return Fabric(tuple(vertices), fabric.links)
 
 
 def ranks_of(fabric: Fabric, group: Iterable[int]) -> list[str]:
@@ -99,6 +132,7 @@ def plain(found: Found) -> dict[str, Any]:
     ranks, enters = bottleneck(found.fabric, rings.bound)
     return {
         "machines": found.machines,
+        "searched_seconds": found.seconds,
         "rings": {
             "bus_gigabytes": rings.total,
             "bound_bus_gigabytes": float(rings.bound.bus),
