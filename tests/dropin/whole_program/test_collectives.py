@@ -108,6 +108,21 @@ def test_exported_programs(dtype):
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), got, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.int8, *MOVED_ONLY])
+@pytest.mark.parametrize("source", [0, 3])
+def test_collective_broadcast(dtype, source):
+    """In groups that are parts of an axis of devices; JAX lowers it for GPUs only."""
+    grid = mesh((4, 2), ORDER)
+    x = matrix(grid, ("x", "y"), dtype=dtype)
+    call = exported(over(grid, lambda x: lax.pbroadcast(x, "x", source)), x, platform="cuda")
+    parts = np.asarray(x).reshape(4, 2, 2, 16)
+    expected = np.stack([parts[source]] * 4).reshape(16, 16)
+    with jaxring.installed(whole_program=True):
+        compiled = jax.jit(call).lower(x).compile()
+        assert (left(compiled), targets(compiled)) == ([], {"broadcast"})
+        np.testing.assert_array_equal(np.asarray(compiled(x)), expected)
+
+
 def test_ragged_all_to_all():
     """XLA has none on CPUs; jaxring's own of the same call is the reference."""
     ranks, width = 8, 24

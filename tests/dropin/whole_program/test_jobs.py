@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxring.trace import operands
+from tests import ROOT
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 HERE = pathlib.Path(__file__).parent
@@ -42,6 +43,15 @@ def run(script, *options, **environment):
 @pytest.mark.sampled(2)
 def test_a_job(transport):
     code, out, err = run(HERE / "wp_job.py", "--install", "whole", JAXRING_SHM_DISABLE=str(int(transport == "TCP")))
+    assert code == 0, out + err
+    assert out.count("right") == 2
+
+
+@pytest.mark.parametrize("transport", ["shared memory", "TCP"])
+@pytest.mark.sampled(2)
+def test_a_job_of_collectives_that_the_partitioner_does_not_insert(transport):
+    settings = {"JAXRING_SHM_DISABLE": str(int(transport == "TCP")), "PYTHONPATH": str(ROOT)}
+    code, out, err = run(HERE / "wp_exported.py", **settings)
     assert code == 0, out + err
     assert out.count("right") == 2
 

@@ -42,10 +42,14 @@ def targets(compiled: Any) -> set[str]:
     return {word.partition('"')[0] for word in words[1:]}
 
 
-def exported(f: Any, *arguments: Any) -> Any:
-    """A function whose program JAX has lowered already, as it does without us."""
-    checks = [export.DisabledSafetyCheck.custom_call("ragged_all_to_all")]
-    return export.export(jax.jit(f), disabled_checks=checks)(*arguments).call
+def exported(f: Any, *arguments: Any, platform: str = "cpu") -> Any:
+    """A function whose program JAX has lowered already, as it does without us.
+
+    ``platform``: "cuda" for `pbroadcast`, which JAX lowers for GPUs only. The program runs on CPUs all the same.
+    """
+    check = export.DisabledSafetyCheck
+    checks = [check.custom_call("ragged_all_to_all"), check.platform()]
+    return export.export(jax.jit(f), platforms=[platform], disabled_checks=checks)(*arguments).call
 
 
 def over(where: Mesh, f: Any) -> Any:
