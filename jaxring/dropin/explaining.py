@@ -17,9 +17,9 @@ from jaxring.runtime.explain import called
 from jaxring.runtime.explain import explain as so_far
 from jaxring.runtime.placement import device_owners
 from jaxring.runtime.schedules import normalise
-from jaxring.runtime.service import STARTS
+from jaxring.runtime.service import STARTS, job
+from jaxring.runtime.surroundings import of_ranks
 from jaxring.settings.sizes import shown
-from jaxring.topology import calibration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _TEXT = re.compile(r'\b(spec|shown) = "((?:[^"\\]|\\.)*)"', re.DOTALL)
 _GROUPS = re.compile(r"\bgroups = dense<\[([0-9, ]*)\]>")
 _SIZE = re.compile(r"\bgroup_size = ([0-9]+) : i64")
+_ASSUMED = "; as on one host: these processes have not joined each other yet"
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
 
 
@@ -44,8 +45,10 @@ def explain(compiled: jax.stages.Compiled | None = None) -> str:
 
     With ``compiled``, what ``jax.jit(f).lower(...).compile()`` has returned: a line for each collective of that
     program, in the program's order: whether the program called it or XLA inserted it, bytes per rank, groups, the
-    choice among the ranks of the first group, and what it is predicted to take, on one host. On GPUs the choice is made
-    when the program first runs, by what the GPUs are. ValueError for an executable whose program XLA does not tell.
+    choice among the ranks of the first group, and what it is predicted to take, on the hosts of these ranks. Before the
+    processes have joined each other, which a first collective between them does, one host is assumed, and the line says
+    so. On GPUs the choice is made when the program first runs, by what the GPUs are. ValueError for an executable whose
+    program XLA does not tell.
     """
     if compiled is None:
         return so_far()
@@ -126,14 +129,18 @@ def _origin(sites: list[str]) -> str:
 def _chosen(spec: CallSpec, group: list[int]) -> str:
     owners = device_owners("cpu")
     devices = [spec.devices[partition] for partition in group] if spec.devices is not None else group
-    processes = normalise([owners.get(device, 0) for device in devices])
-    domains = tuple(range(len(group))) if spec.half != "both" else processes
+    processes = [owners.get(device, 0) for device in devices]
+    domains = tuple(range(len(group))) if spec.half != "both" else normalise(processes)
+    several = len(set(processes)) > 1
+    world = job().world_of(processes) if several else None
     try:
-        choice = choose(spec, domains, (0,) * len(domains), root=spec.root, profile=calibration.current())
+        choice = choose(spec, domains, root=spec.root, **of_ranks(processes, world)._asdict())
     except ValueError as error:
         return str(error)
     outlook = f"; {choice.outlook}" if choice.outlook else ""
-    return f"{choice.algorithm}, protocol {choice.protocol}, {choice.channels} channel(s): {choice.reason}{outlook}"
+    assumed = _ASSUMED if several and world is None else ""
+    how = f"{choice.algorithm}, protocol {choice.protocol}, {choice.channels} channel(s)"
+    return f"{how}: {choice.reason}{outlook}{assumed}"
 
 
 def _character(escaped: re.Match[str]) -> str:

@@ -93,6 +93,11 @@ class Job:
         """Where this process listens for peers: (interface, address, port). Empty before it has joined them."""
         return () if self._world is None else self._world.own.addresses
 
+    def world_of(self, processes: Collection[int]) -> World | None:
+        """The World where it is up and all of these processes have published themselves in it, without waiting."""
+        world = self._world
+        return None if world is None or set(processes) & set(world.absent()) else world
+
     def joined(self) -> bool:
         """Whether this process takes part: it has published itself to others, or agreed with them on the members."""
         if self._world is not None or self._suspended:

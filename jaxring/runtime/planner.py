@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,8 @@ import jax
 import jaxring._native as _native
 from jaxring.errors import JoinError
 from jaxring.plan.algorithms import ALGORITHMS
-from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import Schedule
-from jaxring.runtime import programs, ranking, schedules, survivors
+from jaxring.runtime import programs, ranking, schedules, surroundings, survivors
 from jaxring.runtime.agreement import Use
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
@@ -24,13 +22,10 @@ from jaxring.runtime.placement import RankPlace, device_owners, exchange_devices
 from jaxring.runtime.plan_spec import PlanSpec
 from jaxring.runtime.reporting.communicator_log import CommunicatorLog
 from jaxring.settings import settings
-from jaxring.topology import calibration
-from jaxring.world import identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxring.plan.profile import Profile
     from jaxring.runtime.job import Job
     from jaxring.world.join import World
     from jaxring.world.membership import Membership
@@ -75,24 +70,14 @@ class Planner:
         root = ranks.index(spec.root) if spec.root in ranks else 0
         world = self._job.join(membership) if any(p.process != process for p in placement) else None
         collective = spec.facts.plays
-        hosts = self._hosts(placement, world)
-        interfaces = 1 if world is None else min(world.info(place.process).interfaces() for place in placement)
+        around = surroundings.of_ranks([place.process for place in placement], world)
+        hosts = around.hosts
         nbytes = spec.operand_bytes(len(placement))
         ragged, half = spec.facts.ragged, spec.half
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
         apart = half != "both"
         domains = tuple(range(len(placement))) if apart else schedules.normalise([p.process for p in placement])
-        processors = self._processors(placement, hosts, world)
-        choice = choose(
-            spec,
-            domains,
-            hosts,
-            root=root,
-            interfaces=interfaces,
-            processors=processors,
-            network=_network(placement, world),
-            profile=_profile(placement, world),
-        )
+        choice = choose(spec, domains, root=root, **around._asdict())
         known = ALGORITHMS.get(choice.algorithm)
         order = ranking.order(domains, placement, world) if known and known.ordered else ranking.PLAIN
         plan_spec = PlanSpec(
@@ -115,7 +100,7 @@ class Planner:
         key = _key(request, spec, placement, membership.epoch, _start(placement, world))
         request.identify(key, _HALVES[half], process)
         try:
-            most = max(interfaces, settings().nsocks)
+            most = max(around.interfaces, settings().nsocks)
             links, transports, linked = self._connect(schedule, placement, local, world, most)
         except JoinError as error:
             self._job.agreement().failed(key, f"{spec.describe()}: {error}")
@@ -192,19 +177,6 @@ class Planner:
         return [RankPlace(owner[d], d) for d in devices]
 
     @staticmethod
-    def _hosts(placement: list[RankPlace], world: World | None) -> tuple[int, ...]:
-        if world is None:
-            return (0,) * len(placement)
-        return schedules.normalise([world.info(p.process).host_id for p in placement])
-
-    @staticmethod
-    def _processors(placement: list[RankPlace], hosts: tuple[int, ...], world: World | None) -> int:
-        """What the processes share if one host has them all, else 0."""
-        if world is None or len(set(hosts)) > 1:
-            return 0
-        return identity.processors(world.info(process) for process in {place.process for place in placement})
-
-    @staticmethod
     def _connect(
         schedule: Schedule, placement: list[RankPlace], local: list[int], world: World | None, most: int
     ) -> tuple[int, tuple[str, ...], set[int]]:
@@ -235,43 +207,6 @@ class Planner:
                         for channel in range(channels):
                             world.link(target, channel)
         return channels, tuple(sorted(transports)) or ("none",), linked
-
-
-def _network(placement: Sequence[RankPlace], world: World | None) -> str:
-    """How messages between the hosts of these ranks travel, as the tuner prices it; the same in all processes.
-
-    RDMA where all processes have a kind of port in common, which they have published.
-    """
-    if world is None:
-        return "tcp"
-    kinds = [set(world.info(process).rdma) for process in {place.process for place in placement}]
-    return "rdma" if set.intersection(*kinds) else "tcp"
-
-
-def _profile(placement: Sequence[RankPlace], world: World | None) -> Profile:
-    """The profile of this kind of machine where all processes of these ranks have it, else the built-in one.
-
-    All of them compute the same: each has published which it has.
-    """
-    own = calibration.current()
-    if world is None:
-        return own
-    infos = [world.info(process) for process in sorted({place.process for place in placement})]
-    if len({info.profile for info in infos}) == 1:
-        return own
-    other = next(info for info in infos if info.profile != infos[0].profile)
-    _say_profiles_differ(str(infos[0]), str(other))
-    return COMMODITY
-
-
-@functools.cache
-def _say_profiles_differ(one: str, other: str) -> None:
-    logger.warning(
-        "jaxring: %s and %s have different profiles of their machines (`jaxring tune`), so algorithms of collectives "
-        "among them are chosen by the built-in profile. Copy one machine's file to the others, if they are alike.",
-        one,
-        other,
-    )
 
 
 def _start(placement: Sequence[RankPlace], world: World | None) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 
 import jax
 import numpy as np
+import pytest
 from jax import lax
 
 import jaxring
 from tests.dropin.whole_program.wp_programs import exported, matrix, mesh, over
+from tests.stress.stress_jobs import run_job
 
 FLAT = mesh((8,))
 GRID = mesh((4, 2))
@@ -57,3 +60,9 @@ def test_a_call_with_an_epilogue_is_named_with_it():
     call = over(FLAT, lambda x: jaxring.all_reduce(x, "x", epilogue=after))
     (line,) = jaxring.explain(jax.jit(call).lower(matrix(FLAT, "x", n=8)).compile()).splitlines()
     assert line.startswith("all_reduce(sum) with epilogue scale, cast to bfloat16, of float32[")
+
+
+@pytest.mark.multiprocess
+def test_the_choice_is_that_of_the_job_s_hosts(tmp_path):
+    outputs = run_job(tmp_path, [str(pathlib.Path(__file__).parent / "wp_explained.py")], 2, 2)
+    assert all(out.startswith("right") for out in outputs)
