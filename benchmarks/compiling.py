@@ -5,7 +5,8 @@
 Three kinds of compilation of the same program, lowered anew, take turns in one process: without jaxring, by a
 transformation that hands each module back as it is, and by jaxring's. The second is what XLA takes to hand a module out
 and to read it again, which no transformation can do without. `callback` is the time that jaxring's code takes. CPU
-seconds are those of all threads. The median over compilations, in brackets the quartiles.
+seconds are those of all threads. The median over compilations, in brackets the quartiles. The last program has no
+collectives: there the callback only finds that out.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ KINDS = ("without", "handed back", "with")
 
 
 class Compiled(NamedTuple):
-    """CPU seconds of one compilation, of the callback in it, and the collectives that became calls."""
+    """CPU seconds of one compilation and of the callback in it, collectives that became calls, bytes of its modules."""
 
     seconds: float
     callback: float = 0.0
     calls: int = 0
+    nbytes: int = 0
 
 
 def programs() -> dict[str, Callable[[], Any]]:
@@ -54,7 +56,7 @@ def programs() -> dict[str, Callable[[], Any]]:
             gradients = jax.grad(loss)(weights, x)
             return jax.tree.map(lambda w, g: w - 1e-2 * g, weights, gradients)
 
-        batch = whole if up is columns else rows
+        batch = rows if up is rows else whole
         shape = jax.ShapeDtypeStruct
         layer = (shape((64, 256), jnp.float32, sharding=up), shape((256, 64), jnp.float32, sharding=down))
         weights, x = [layer] * count, shape((64, 64), jnp.float32, sharding=batch)
@@ -75,6 +77,7 @@ def programs() -> dict[str, Callable[[], Any]]:
         "fsdp, 50 layers": layers(50, rows, rows),
         "tensor parallel, 150 layers": layers(150, columns, rows),
         "reshards and sums": reshards,
+        "50 layers, nothing sharded": layers(50, whole, whole),
     }
 
 
@@ -85,10 +88,11 @@ def compiled(lower: Callable[[], Any], kind: str) -> Compiled:
     from jaxring.dropin.whole_program.transformation import transform
 
     done = Calls.done
-    callback, calls = 0.0, 0
+    callback, calls, nbytes = 0.0, 0, 0
 
     def timed(data: bytes) -> bytes | None:
-        nonlocal callback
+        nonlocal callback, nbytes
+        nbytes += len(data)
         if kind == "handed back":
             return data
         begin = time.thread_time()
@@ -116,7 +120,7 @@ def compiled(lower: Callable[[], Any], kind: str) -> Compiled:
         jaxring.installed(whole_program=True),
     ):
         seconds = measured()
-    return Compiled(seconds, callback, calls)
+    return Compiled(seconds, callback, calls, nbytes)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -126,6 +130,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--only", default="", metavar="WORD", help="the programs whose names contain it")
     parser.add_argument("--times", type=int, default=TIMES, metavar="N", help="compilations of each kind (%(default)s)")
     given = parser.parse_args(argv)
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -135,8 +140,11 @@ def main(argv: list[str] | None = None) -> int:
 
     from benchmarks.turns import spread
 
-    print(f"{'program':28} {'calls':>5}  {'compile':>8}  {'callback':>9}  {'handed back / without':41}  with / without")
+    before = f"{'program':28} {'calls':>5}  {'module':>8}  {'compile':>8}  {'callback':>10}"
+    print(f"{before}  {'handed back / without':41}  with / without")
     for name, lower in programs().items():
+        if given.only not in name:
+            continue
         turns = []
         for turn in range(given.times + 1):
             found = {}
@@ -150,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
         ratios = {kind: [each[kind].seconds / each["without"].seconds for each in turns] for kind in KINDS}
         seconds, callback = (statistics.median(each[i] for each in ours) for i in (0, 1))
         print(
-            f"{name:28} {ours[0].calls:5}  {seconds:6.2f} s  {1e3 * callback:6.1f} ms  "
+            f"{name:28} {ours[0].calls:5}  {ours[0].nbytes >> 10:4} KiB  {seconds:6.2f} s  {1e3 * callback:7.2f} ms  "
             f"{spread(ratios['handed back']):41}  {spread(ratios['with'])}",
             flush=True,
         )

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
@@ -113,6 +113,22 @@ def test_our_profile_has_a_track_of_operations(tmp_path, program):
         ours = [e for e in listed if e["ph"] == "X" and e["pid"] == pid]
         assert sorted(e["name"] for e in ours) == sorted(event[0] for event in track)
         assert {e["args"]["algorithm"] for e in ours if e["name"].startswith("all_reduce")} == {"ring"}
+
+
+def test_a_profile_shows_where_the_compiler_s_collectives_come_from(tmp_path):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jax.device_put(X, NamedSharding(mesh, P("x")))
+    total = jax.jit(lambda x: x.reshape(8, -1).max(0))
+    line = test_a_profile_shows_where_the_compiler_s_collectives_come_from.__code__.co_firstlineno + 3
+    with jaxring.installed(whole_program=True):
+        total(x).block_until_ready()
+        with jaxring.profiler.trace(tmp_path):
+            total(x).block_until_ready()
+    found = events(tmp_path)
+    (event,) = found[TRACK]
+    assert event[0].startswith("all_reduce max 2048 B over 8 of 8 devices: ")
+    assert event[3]["site"] == f"test_trace.py:{line} (jit(<lambda>)/reduce_max)"
+    assert len(calls(found)["jaxring_all_reduce_max_2048B_over_8_of_8"]) == 8
 
 
 @pytest.mark.slow

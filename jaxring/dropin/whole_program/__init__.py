@@ -11,9 +11,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from jaxring import _compat
+from jaxring.dropin.whole_program.cache import cache_key
 from jaxring.dropin.whole_program.transformation import transform
-from jaxring.settings import settings
-from jaxring.world.identity import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +30,7 @@ def start() -> list[Callable[[], None]]:
     """
     undo = [_compat.register_cpu_transformation(_NAME, transform)]
     undo.append(_compat.register_cuda_transformation(_NAME, functools.partial(transform, on_gpus=True), _refused))
-    undo.append(_compat.extend_cache_key(f"jaxring {version()} whole program, timeout {settings().timeout}"))
+    undo.append(_compat.extend_cache_key(cache_key()))
     return undo
 
 

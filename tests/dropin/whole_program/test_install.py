@@ -175,55 +175,6 @@ def test_donation_is_kept_or_its_loss_is_said(monkeypatch, caplog):
     assert ("forgets what a program donates" in caplog.text) is lost
 
 
-def test_the_persistent_cache_keeps_both_kinds_apart(tmp_path):
-    from jax._src import compilation_cache
-
-    def compiled(f, x):
-        jax.clear_caches()
-        return f.lower(x).compile()
-
-    f, x = program()
-    names = (
-        "jax_compilation_cache_dir",
-        "jax_persistent_cache_min_compile_time_secs",
-        "jax_persistent_cache_min_entry_size_bytes",
-    )
-    former = [getattr(jax.config, name) for name in names]
-    try:
-        for name, value in zip(names, (str(tmp_path), 0, -1), strict=True):
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        assert left(compiled(f, x))
-        entries = len(list(tmp_path.glob("jit__lambda*-cache")))
-        with jaxring.installed(whole_program=True):
-            assert not left(compiled(f, x))
-            assert len(list(tmp_path.glob("jit__lambda*-cache"))) == entries + 1
-            # The second time from the cache, without a transformation.
-            again = compiled(f, x)
-            assert not left(again)
-            np.testing.assert_array_equal(again(x), np.asarray(x).sum(0))
-        assert left(compiled(f, x))
-        assert len(list(tmp_path.glob("jit__lambda*-cache"))) == entries + 1
-    finally:
-        for name, value in zip(names, former, strict=True):
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-
-
-def test_the_cache_key_of_others_is_kept(monkeypatch):
-    from jax._src import cache_key
-
-    monkeypatch.setattr(cache_key, "custom_hook", lambda: "theirs")
-    former = cache_key.custom_hook
-    jaxring.install(whole_program=True)
-    ours = cache_key.custom_hook
-    assert ours().startswith("theirsjaxring ")
-    monkeypatch.setattr(cache_key, "custom_hook", lambda: ours() + "later")
-    jaxring.uninstall()
-    assert cache_key.custom_hook() == "theirslater"
-    monkeypatch.setattr(cache_key, "custom_hook", former)
-
-
 def test_sites_are_where_the_program_says_so():
     f, x = jax.jit(lambda x: jnp.abs(x).sum(0)), matrix(mesh((4, 2)), "x", "y")
     with jaxring.installed(whole_program=True):
