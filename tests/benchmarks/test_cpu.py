@@ -75,6 +75,16 @@ def test_a_setting_of_ours_that_is_faster_is_no_loss():
     assert list(page.losses(row, found)) == []
 
 
+def test_each_case_is_held_against_the_aim_of_its_size():
+    row = rows.Row("tiny", "A tiny row", 2, 2, ("all_reduce",), ("64K", "512K", "1M"), ("gloo",))
+    found = [result("gloo", [40.0], nbytes) for nbytes in (1 << 16, 1 << 19, 1 << 20)]
+    found += [result("jaxring", [10.0], each.case.nbytes) for each in found]
+    assert list(page.ratios_to_gloo(row, found)) == [
+        ("| A tiny row, `all_reduce` | 64 KiB | 4.00 | 5 |", 4.0, 5.0),
+        ("| A tiny row, `all_reduce` | 1 MiB | 4.00 | 3 |", 4.0, 3.0),
+    ]
+
+
 def test_a_row_that_does_not_exist_is_named(tmp_path, capsys):
     assert rows.main("benchmarks.cpu", "", cpu.ROWS, ["--out", str(tmp_path), "--rows", "1x8,9x9"]) == 1
     assert "No such row: 9x9. Rows: 1x8, 1x2," in capsys.readouterr().err
