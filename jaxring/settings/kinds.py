@@ -69,11 +69,13 @@ def flag(text: str) -> bool:
 
 
 def checks(text: str) -> str:
-    """0, 1 or oracle; as "", "messages" and "oracle"."""
+    """0, 1, oracle or oracle:N; as "", "messages", "oracle" and "oracle:N"."""
     known = {"0": "", "1": "messages", "oracle": "oracle"}
-    if text.lower() not in known:
-        raise ValueError("0, 1 or oracle")
-    return known[text.lower()]
+    if text.lower() in known:
+        return known[text.lower()]
+    if not re.fullmatch(r"oracle:[1-9][0-9]{0,8}", text.lower()):
+        raise ValueError("0, 1, oracle or oracle:N, where N is at least 1")
+    return text.lower()
 
 
 def seconds(text: str) -> float:

@@ -34,7 +34,7 @@ class Diagnosis:
         "",
         "1: every message carries a CRC-32C of its payload, on all transports; a wrong one is an error. Between GPUs: "
         "every message that goes over the network. oracle: that, and every collective of a program is computed a "
-        "second way on the host; the first result that differs is an error.",
+        "second way on the host; the first result that differs is an error. oracle:N: each call's every Nth execution.",
         kinds.checks,
         shared=True,
     )
