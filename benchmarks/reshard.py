@@ -1,5 +1,7 @@
 """Time `jaxring.reshard` against `jax.device_put`, which take turns, where the latter does it at all.
 
+Exits with 1 where a process gets other bits than the array's.
+
 jaxring run -n 2 --devices-per-process 2 --output rank0 -m benchmarks.reshard
 python -m benchmarks.reshard --devices 4
 """
@@ -56,18 +58,23 @@ def _refused(program: Any, x: Any) -> str:
     return ""
 
 
-def measure(nbytes: int, iterations: int) -> None:
-    """Prints a table for each pair, in process 0."""
+def measure(nbytes: int, iterations: int) -> bool:
+    """Prints a table for each pair, in process 0. Whether this process gets the right bits of each."""
     side = max(8, int((nbytes / 4) ** 0.5) // 8 * 8)
     values = np.arange(side * side, dtype=np.float32).reshape(side, side)
-    talks = jax.process_index() == 0
+    talks, right = jax.process_index() == 0, True
     for name, (source, target) in pairs().items():
         x: Any = jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=source)  # type: ignore[no-untyped-call]
         here = bool(source.addressable_devices)
         if here:
             x = jax.make_array_from_callback(values.shape, source, lambda index: values[index])
         programs: dict[str, Any] = {OURS: lambda x, target=target: jaxring.reshard(x, target)}
-        jax.block_until_ready(programs[OURS](x))  # type: ignore[no-untyped-call]
+        result = programs[OURS](x)
+        shards = result.addressable_shards if target.addressable_devices else []
+        wrong = [s.device for s in shards if np.asarray(s.data).tobytes() != values[s.index].tobytes()]
+        if wrong:
+            right = False
+            print(f"{name}: DIFFERENT bits on {wrong}", flush=True)
         theirs: Any = lambda x, target=target: jax.device_put(x, target)  # noqa: E731
         apart = not source.is_fully_addressable and source.device_set != target.device_set
         reason = "it needs the same devices in all processes" if apart else _refused(theirs, x)
@@ -78,6 +85,7 @@ def measure(nbytes: int, iterations: int) -> None:
             middle = turns.medians(times)
             line = f"{THEIRS}: {reason}" if reason else f"{THEIRS} / {OURS}: {middle[THEIRS] / middle[OURS]:.2f}"
             turns.report(times, f"\n{name}, {shown(values.nbytes)}", line)
+    return right
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,8 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     turns.add_arguments(parser, iters=11)
     arguments = parser.parse_args(argv)
     turns.use_devices(arguments.devices)
-    measure(arguments.bytes, arguments.iters)
-    return 0
+    return 0 if measure(arguments.bytes, arguments.iters) else 1
 
 
 if __name__ == "__main__":
