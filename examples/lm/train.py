@@ -22,7 +22,7 @@ Mean = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Settings:
-    steps: int = 160
+    steps: int = 80
     rows_per_device: int = 2
     rate: float = 3e-3
     warmup: int = 10
