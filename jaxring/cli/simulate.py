@@ -18,7 +18,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import arguments as types
-from jaxring.cli import simulate_step, tables
+from jaxring.cli import modules, simulate_step, tables
 from jaxring.errors import JaxringError
 from jaxring.plan import tuner
 from jaxring.plan.collectives import COLLECTIVES
@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "input bytes of a rank, with K, M or G; several with commas (default: 1M)"
     add("--bytes", dest="sizes", type=_several(types.nbytes), default="1M", metavar="SIZE", help=help_)
     add("--algorithm", type=lambda text: text.split(","), default=[], metavar="NAME", help="several with commas")
+    modules.add_argument(parser)
     help_ = "an algorithm in MSCCL's XML or MSCCL++'s JSON instead of --algorithm"
     add("--plan", type=pathlib.Path, metavar="FILE", help=help_)
     add("--protocol", default="simple", metavar="NAME", help="simple, ll or ll128 (default: simple)")
@@ -89,6 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate and print. Raises JaxringError for what cannot be simulated, with the cycle of a deadlock."""
+    modules.load(arguments.modules)
     try:
         cluster = clusters.load(arguments.cluster)
         if arguments.leaf:
