@@ -115,6 +115,7 @@ class _Reader:
         self.scratch: dict[int, int] = {}
         self.by_memory: set[int] = set()
         self.known: dict[Op, Op] = {}
+        self.alike: dict[tuple[object, ...], Op] = {}
 
     def connection(self, source: int, target: int) -> int:
         if self.symmetry is not None:
@@ -143,19 +144,39 @@ class _Reader:
         length = self.length(*chunk, number)
         if dst == _SCRATCH:
             self.scratch[dst_chunk] = length
+        sources = tuple(self.peers[recv_begin : recv_begin + recv_count])
+        targets = tuple(self.peers[send_begin : send_begin + send_count])
+        parts = src_chunk if kind == _SPREAD else 0
+        # All that an Op says of a step.
+        key = (kind, flags, src, dst, length, parts, sources, targets)
+        if key not in self.alike:
+            op = self._op(*key)
+            self.alike[key] = self.known.setdefault(op, op)
+        return self.alike[key]
+
+    def _op(
+        self,
+        kind: int,
+        flags: int,
+        src: int,
+        dst: int,
+        length: int,
+        parts: int,
+        sources: tuple[int, ...],
+        targets: tuple[int, ...],
+    ) -> Op:
         rank = self.rank
         recv: list[int] = []
         send: list[int] = []
         reads: list[tuple[int, int]] = []
         writes: list[tuple[int, int]] = []
-        sources = self.peers[recv_begin : recv_begin + recv_count]
         for peer in sources:
             other = peer & (MEMORY_PEER - 1)
             if peer & MEMORY_PEER:
                 reads.append((other, rank))
             elif other != rank:
                 recv.append(self.connection(other, rank))
-        for peer in self.peers[send_begin : send_begin + send_count]:
+        for peer in targets:
             other = peer & (MEMORY_PEER - 1)
             if peer & MEMORY_PEER:
                 writes.append((rank, other))
@@ -168,11 +189,10 @@ class _Reader:
         element, partial = self.sizes.result if results else self.sizes.element, self.sizes.partial
         target = self.sizes.result if flags & _EPILOGUE else element
         many = len(sources) if kind == _GATHER else 1
-        read = (src_chunk if kind == _SPREAD else max(1, len(sources))) * element
+        read = (parts if kind == _SPREAD else max(1, len(sources))) * element
         if flags & _RECV_PARTIAL:
             read += len(recv) * (partial - element)
         send_width = (partial if flags & _SEND_PARTIAL else target) * many
         width = math.gcd(*(of for of, pairs in ((element, reads), (target, writes)) if pairs)) or element
         memory = reads * (element // width) + writes * (target // width)
-        op = Op(tuple(recv), tuple(send), tuple(memory), length, send_width, width, read)
-        return self.known.setdefault(op, op)
+        return Op(tuple(recv), tuple(send), tuple(memory), length, send_width, width, read)

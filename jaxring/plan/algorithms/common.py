@@ -74,8 +74,14 @@ def out(index: int) -> Chunk:
     return Chunk(Buffer.OUTPUT, index)
 
 
+@functools.cache
+def _message(rank: int) -> Peer:
+    """One object for each rank, since schedules of many ranks name each in thousands of steps."""
+    return Peer(rank)
+
+
 def messages(ranks: Iterable[int]) -> tuple[Peer, ...]:
-    return tuple(Peer(rank) for rank in ranks)
+    return tuple(map(_message, ranks))
 
 
 def others(rank: int, members: Iterable[int]) -> tuple[Peer, ...]:
@@ -96,7 +102,7 @@ def read(rank: int, owner: int, src: int, dst: int, send: tuple[Peer, ...] = ())
 
 def receive(source: int, dst: int, send: tuple[Peer, ...] = ()) -> Step:
     """Move a message to the output and to ``send``."""
-    return Step(Kind.MOVE, None, out(dst), (Peer(source),), send)
+    return Step(Kind.MOVE, None, out(dst), (_message(source),), send)
 
 
 def zero(dst: int) -> Step:

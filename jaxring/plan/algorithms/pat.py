@@ -55,10 +55,15 @@ def _reduce_scatter(n: int, rank: int, pieces: int) -> Iterator[tuple[int, list[
 
 
 def _all_gather(n: int, rank: int, pieces: int) -> Iterator[tuple[int, list[Step]]]:
+    # Few sets of children differ, and with 65,536 ranks each rank has as many steps.
+    sends: dict[tuple[int, ...], tuple[Peer, ...]] = {}
     for piece in range(pieces):
         for x in reversed(walk(n)):
             chunk = (rank - x) % n * pieces + piece
-            send = messages((rank + d) % n for d in _children(x, n))
+            distances = tuple(_children(x, n))
+            send = sends.get(distances)
+            if send is None:
+                send = sends[distances] = messages((rank + d) % n for d in distances)
             if x:
                 yield chunk, [receive((rank - _parent(x)) % n, chunk, send)]
             else:
