@@ -161,7 +161,20 @@ class _Maker:
             (f"{name}.astype(jnp.bfloat16).sum({axis}, keepdims=True).astype({name}.dtype) / 64 + {name}", shape),
             (f"jnp.tanh(jnp.outer({x}.sum(1).real, {x}.max(0).real) / 50)", (p, q)),
         ]
-        self.add(*self.rng.choice(simple if self.explicit else simple + partitioned))
+        # What needs to be told, in explicit meshes, how its result is sharded, or that something is whole everywhere.
+        picked, first = self.spec((3, m)), f"put({x}, {((), ())})"
+        taken = f"({first}.real.reshape(-1)[:3].astype(jnp.int32) % {n})"
+        told: list[tuple[str, tuple[int, int]]] = [
+            (f"jnp.fft.fft2({name}).real / {n * m}", shape),
+            (f"jnp.fft.fft({along}, axis={axis}).real / {shape[axis]}", shape),
+            (f"{name} + 0.01 * jnp.argmax({x}.real.astype(jnp.float32), {axis}).sum()", shape),
+            (f"{name} + ({x}.real > 3).any() - ({x}.real >= -9).all()", shape),
+            (f"take({name}, jnp.array([{n - 1}, 0, {k % n}]), {picked})", (3, m)),
+            (f"take({name}, {taken}, {picked})", (3, m)),
+            (f"add_at({name}, jnp.array([0, {k % n}]), 1.5, {self.spec(shape)})", shape),
+            (f"add_at({name}, {taken}, {rows}[:3] / 2, {self.spec(shape)})", shape),
+        ]
+        self.add(*self.rng.choice(simple + (told if self.explicit else partitioned)))
 
 
 def generate_partitioned(seed: int, devices: int) -> Partitioned:
