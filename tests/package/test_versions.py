@@ -41,7 +41,6 @@ def test_pairs_go_from_the_oldest_to_the_newest():
     [
         ("README.md", "Python {0} with jax {1}"),
         (".github/ISSUE_TEMPLATE/bug.yml", "jax {1} on Python {0}"),
-        (".github/workflows/ci.yml", "\n            {0}\n"),
         ("docs/recovery.md", "jax {1}"),
         ("pyproject.toml", '"Programming Language :: Python :: {0}"'),
     ],
@@ -50,6 +49,14 @@ def test_each_pair_is_named(file, sentence):
     text = (ROOT / file).read_text()
     for pair in PAIRS:
         assert sentence.format(*pair) in text, file
+
+
+def test_the_workflow_has_each_python():
+    """The first is the container's own."""
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    first, *others = (python for python, _ in PAIRS)
+    assert f"image: python:{first}-" in text
+    assert f"uv python install {' '.join(others)}\n" in text
 
 
 def test_no_other_python_is_promised():
@@ -106,6 +113,13 @@ def test_ci_runs_all_cases_on_the_newest_pair_and_compiled_programs_on_the_first
         at_an_end = pair in (PAIRS[0], newest) and pair != tested
         assert (len(all_cases), len(_compiled(on_it))) == (pair == newest != tested, at_an_end), on_it
         assert all(_left_out(call) == _run(compiled) for call in versions if at_an_end), on_it
+
+
+def test_ci_traces_and_compiles_with_the_newest_jax_on_the_python_before_too(tmp_path):
+    python, newest = PAIRS[1][0], PAIRS[-1][1]
+    (call,) = (each for each in made(PAIRS[0], tmp_path) if f"VENV=.venv-{python}-newest JAX={newest} " in each)
+    assert call.startswith("make pytest PYTHON=")
+    assert _run(call) == {"tests/tracing", "tests/dropin/whole_program"}
 
 
 def _compiled(calls: list[str]) -> list[str]:
