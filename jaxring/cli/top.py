@@ -175,9 +175,10 @@ def _tables(view: View) -> list[Any]:
             f"{each.per_second:.1f}",
             f"{100 * each.in_collectives:.0f} %",
             f"{each.waited_us:.0f}",
+            each.waits_for,
             f"{each.late_us:.0f}",
             f"{100 * each.last:.0f} %",
-            f"{each.running} for {each.running_s:.1f} s" if each.running else "",
+            f"{each.running} for {each.running_s:.1f} s" if each.running else f"({each.newest})" if each.newest else "",
         )
         for each in view.processes
     ]
@@ -193,7 +194,7 @@ def _tables(view: View) -> list[Any]:
         )
         for each in view.calls
     ]
-    heads = ("process", "pid", "ops/s", "in them", "waits us", "late us", "last", "runs")
+    heads = ("process", "pid", "ops/s", "in them", "waits us", "for", "late us", "last", "runs (or ran)")
     title = f"{view.job}, {view.seconds:.1f} s"
     return [
         table(title, heads, processes),

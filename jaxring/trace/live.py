@@ -29,7 +29,9 @@ class Process:
     ``operations``: that have ended; ``per_second``: of them. ``in_collectives``: the share of the time in which at
     least one ran. ``waited_us``: from its own launch to the last process's, where others came later. ``late_us``: from
     the first process's launch to its own. ``last``: the share of operations with other processes to which it came last.
-    ``running``: the oldest operation that runs, and since how many seconds, or "" and 0. ``resumable``: of the
+    ``running``: the oldest operation that runs, and since how many seconds, or "" and 0. ``newest``: the operation that
+    it launched last, with its line, whether it runs or has ended. ``waits_for``: the process that came last most often
+    where this one came before, or "". ``resumable``: of the
     connections that it has dialled, those that can go on over another path; ``detours``: those that do so now, or are
     lost.
     """
@@ -46,6 +48,8 @@ class Process:
     running_s: float
     resumable: int = 0
     detours: int = 0
+    newest: str = ""
+    waits_for: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +126,12 @@ def _process(
     shared = [by_process for execution, by_process in together.items() if flight.name() in by_process]
     waited = [max(by_process.values()) - by_process[flight.name()] for by_process in shared]
     late = [by_process[flight.name()] - min(by_process.values()) for by_process in shared]
+    awaited = collections.Counter(
+        last
+        for by_process in shared
+        if by_process[last := max(by_process, key=lambda name: by_process[name])] > by_process[flight.name()]
+    )
+    newest = max(flight.records, key=lambda r: r.number, default=None)
     running = min((r for r in flight.records if not r.ended), key=lambda r: r.launched, default=None)
     ran = [*ended, running] if running else ended
     spans = [(max(r.launched, begin_ns), min(r.ended or end_ns, end_ns)) for r in ran]
@@ -137,6 +147,8 @@ def _process(
         str(running) if running else "",
         max(0.0, (end_ns - running.launched) / 1e9) if running else 0.0,
         *((flight.samples[-1].resumable, flight.samples[-1].detours) if flight.samples else (0, 0)),
+        str(newest) if newest else "",
+        awaited.most_common(1)[0][0] if awaited else "",
     )
 
 

@@ -41,6 +41,7 @@ def test_rates_times_and_who_comes_last():
     assert early.in_collectives == pytest.approx(0.16 / 0.4)  # what runs counts up to now
     assert (early.running, early.running_s) == ("call 1, execution 0", 0.06)
     assert (late.running, late.running_s) == ("", 0)
+    assert (early.waits_for, late.waits_for) == ("process 1", "")
     (call,) = seen.calls
     assert (call.executions, call.per_second, call.us, call.way) == (2, 5.0, 30_000, "ring/simple")
     assert call.busbw == pytest.approx(1.5 * 1e6 / 30e3 / 1e3)
@@ -52,7 +53,8 @@ def test_calls_come_by_the_time_that_they_take_and_records_may_be_damaged():
     seen = view("a job", flights([]), flights(records), 0, 100 * MS)
     assert [call.what for call in seen.calls] == ["call 2", "call 3", "call 1"]
     assert (seen.calls[0].busbw, seen.calls[0].latest, seen.calls[0].way) == (0, "", "?/?")
-    assert seen.processes[0].late_us == 0
+    assert (seen.processes[0].late_us, seen.processes[0].waits_for) == (0, "")
+    assert (seen.processes[0].running, seen.processes[0].newest) == ("", "call 3, execution 0")
     json.dumps(seen.as_json())
 
 
@@ -105,6 +107,8 @@ def test_the_late_process_of_a_job_is_named(tmp_path, capsys):
     assert [each["name"] for each in seen["processes"]] == ["process 0", "process 1", "process 2"]
     assert seen["processes"][1]["last"] > 0.9
     assert all(seen["processes"][i]["waited_us"] > seen["processes"][1]["waited_us"] for i in (0, 2))
+    assert [each["waits_for"] for each in seen["processes"]][::2] == ["process 1"] * 2
+    assert all("program.py:" in each["newest"] for each in seen["processes"])
     (call,) = seen["calls"]
     assert (call["latest"], call["ranks"], call["processes"], call["nbytes"]) == ("process 1", 3, 3, 4)
     assert call["executions"] > 5
