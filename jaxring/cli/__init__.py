@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.metadata
-import importlib.util
 import os
-import platform
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -71,7 +68,12 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="jaxring", description="Collectives for JAX: tools.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of jaxring, jax and Python")
+    parser.add_argument(
+        "--version",
+        action=_Version,
+        nargs=0,
+        help="print the versions of jaxring, jax, Python and CUDA, and the transports",
+    )
     help_ = "print what makes a shell complete jaxring's options (needs the package shtab)"
     parser.add_argument("--print-completion", action=_Completion, choices=("bash", "zsh", "tcsh"), help=help_)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -86,11 +88,9 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        # By what is installed: importing jax takes a second.
-        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("jaxring", "jax", "jaxlib")]
-        built = importlib.util.find_spec("jaxring._native_cuda") is not None
-        engines = f"CPU engine, {'and' if built else 'no'} CUDA engine"
-        print(terminal.wrapped(f"{', '.join(versions)}, Python {platform.python_version()}; {engines}"))
+        from jaxring.cli import versions
+
+        print(terminal.wrapped(versions.sentence()))
         parser.exit(0)
 
 

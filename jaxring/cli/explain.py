@@ -9,6 +9,9 @@ limits a candidate (latency of messages that wait for each other, work per messa
 the speed of light: a bound below the time of any algorithm. Where rings go between hosts, it says in which order they
 visit these: the one that `jaxring tune --ranks` has measured, or that of ranks.
 
+A barrier is the all_reduce of one uint32, ragged_all_to_all has blocks of equal size here, and send and recv are the
+two halves of one message.
+
     jaxring explain all_reduce -n 4x1 --import chain --algorithm chain --schedule     an algorithm of your own
     jaxring explain all_reduce -n 8x1 --algorithm tree --svg tree.svg                 a drawing of its steps
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -27,7 +31,7 @@ from jaxring.cli import modules, terminal
 from jaxring.errors import JaxringError
 from jaxring.plan import cost, diagram, protocols, tuner, user
 from jaxring.plan.algorithms import ALGORITHMS, build
-from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import ScheduleError, Spec
 from jaxring.plan.show import show
@@ -48,8 +52,8 @@ HELP = "tell which algorithm and protocol a collective takes, and why"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `jaxring explain`."""
     add = parser.add_argument
-    collective = types.one_of("collective", tuple(COLLECTIVES))
-    add("collective", type=collective, metavar="COLLECTIVE", help=", ".join(COLLECTIVES))
+    calls = tuple(name for name, facts in CALLS.items() if facts.has_call)
+    add("collective", type=types.one_of("collective", calls), metavar="COLLECTIVE", help=", ".join(calls))
     add("-n", dest="job", type=types.layout, default=(1, 8), metavar="PxD", help="processes x devices (default: 1x8)")
     add(
         "--hosts",
@@ -124,6 +128,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise JaxringError(f"{processes} processes cannot be shared equally by {arguments.hosts} hosts.")
     placement = tuple(rank // devices for rank in range(processes * devices))
     hosts = tuple(process * arguments.hosts // processes for process in placement)
+    facts = CALLS[arguments.collective]
+    arguments.call, arguments.collective = facts.name, facts.plays
+    if facts.half != "both":
+        placement = tuple(range(len(placement)))  # the halves of a message run apart: neither reads the other's memory
+    if facts.name == "barrier":
+        arguments.nbytes, arguments.dtype = 4, "uint32"
     modules.load(arguments.modules)
     if arguments.rank and not arguments.schedule:
         arguments.error("--rank chooses from the steps that --schedule prints")
@@ -171,7 +181,7 @@ def _own(arguments: argparse.Namespace, placement: tuple[int, ...]) -> int:
 
 def _what(arguments: argparse.Namespace, placement: tuple[int, ...]) -> str:
     ranks = f"{len(placement)} ranks in {arguments.job[0]} process(es) on {arguments.hosts} host(s)"
-    return f"{arguments.collective} of {shown(arguments.nbytes)} {arguments.dtype}, {ranks}"
+    return f"{arguments.call} of {shown(arguments.nbytes)} {arguments.dtype}, {ranks}"
 
 
 def _show(arguments: argparse.Namespace, schedule: Schedule) -> None:
@@ -198,6 +208,8 @@ def _draw(arguments: argparse.Namespace, schedule: Schedule) -> None:
 def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: tuple[int, ...]) -> int:
     """The planner's decision."""
     prices = arguments.profile or calibration.current()
+    facts = CALLS[arguments.call]
+    protocol = "simple" if facts.ragged and len(set(placement)) > 1 else None
     with _refusing(ValueError):
         choice = tuner.choose(
             arguments.collective,
@@ -206,10 +218,12 @@ def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: 
             arguments.nbytes,
             arguments.dtype,
             algorithm=arguments.algorithm,
-            protocol=arguments.protocol,
+            protocol=arguments.protocol or protocol,
             network=arguments.network,
             profile=prices,
         )
+    if facts.ragged or facts.half != "both":
+        choice = dataclasses.replace(choice, channels=1)
     perm = tuple((rank, (rank + 1) % len(placement)) for rank in range(len(placement)))
     schedule = build(
         Spec(

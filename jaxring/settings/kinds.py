@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from jaxring.plan.selection import Selection
+from jaxring.settings import sizes
 from jaxring.settings.ranges import Range
 
 if TYPE_CHECKING:
@@ -31,6 +32,23 @@ def integer(low: int, high: int, multiple: int = 1) -> Callable[[str], int]:
         if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high or int(text) % multiple:
             raise ValueError(rule)
         return int(text)
+
+    return parse
+
+
+def nbytes(low: int, high: int, multiple: int = 1) -> Callable[[str], int]:
+    """Bytes from `low` to `high`, a multiple of `multiple`; K, M or G may stand behind the number."""
+    rule = f"a size in bytes from {low} to {high}, such as 65536, 64K or 4M"
+    rule += f", a multiple of {multiple}" if multiple > 1 else ""
+
+    def parse(text: str) -> int:
+        try:
+            value = sizes.size(text)
+        except ValueError:
+            raise ValueError(rule) from None
+        if not low <= value <= high or value % multiple:
+            raise ValueError(rule)
+        return value
 
     return parse
 

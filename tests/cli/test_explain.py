@@ -147,3 +147,23 @@ def test_sizes_are_written_as_in_a_program(capsys):
     decision = Decision("all_reduce", "sum", "float32", 1500000, "x", "", 1, 1, "direct", "ll", 1, (), "", ())
     for text in (capsys.readouterr().out, str(decision)):
         assert "1.431 MiB" in text
+
+
+def test_calls_that_play_the_schedules_of_others(capsys):
+    def explain(*options):
+        assert main(["explain", *options, "--profile", "commodity", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert explain("barrier", "-n", "2x2") == explain("all_reduce", "-n", "2x2", "-b", "4", "-d", "uint32")
+    # As the runtime has it: see jaxring/runtime/choice.py.
+    small, between = ("-b", "256"), ("-n", "4x1", "--hosts", "4")
+    assert explain("all_to_all", *between, *small)["protocol"] != "simple"
+    ragged = explain("ragged_all_to_all", *between, *small)
+    assert (ragged["protocol"], ragged["channels"]) == ("simple", 1)
+    assert explain("permute", "-n", "1x2")["protocol"] == "memory"
+    for half in ("send", "recv"):
+        found = explain(half, "-n", "1x2")
+        assert found["protocol"] in ("simple", "ll")
+        assert found["channels"] == 1
+    assert main(["explain", "ragged_all_to_all", "-n", "2x1"]) == 0
+    assert capsys.readouterr().out.startswith("ragged_all_to_all of 1 MiB float32, 2 ranks in 2 process(es)")

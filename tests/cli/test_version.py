@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import re
 import subprocess
 import sys
 
@@ -16,7 +18,9 @@ def test_python_m_jaxring_is_the_command_and_says_its_versions():
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     jax = importlib.metadata.version("jax")
     assert done.stdout.startswith(f"jaxring {importlib.metadata.version('jaxring')}, jax {jax}, jaxlib ")
-    assert " CPU engine, " in done.stdout
+    built = importlib.util.find_spec("jaxring._native_cuda") is not None
+    assert ("; CPU engine, CUDA engine built with CUDA " if built else "; CPU engine, no CUDA engine;") in done.stdout
+    assert re.search(r"; transports shared memory, TCP, (no )?TLS .+, (no )?RDMA \(.+\), NCCL's", done.stdout)
     assert "| jax\n" not in done.stderr  # which would take a second
 
 

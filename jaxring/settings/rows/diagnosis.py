@@ -26,7 +26,7 @@ class Diagnosis:
         0,
         "With TRACE_DIR: save the operands of failed operations there, up to this many bytes of each process, for "
         "`jaxring trace replay`; 0: none. Those of calls with an epilogue are not saved.",
-        kinds.integer(0, 1 << 38),
+        kinds.nbytes(0, 1 << 38),
         engines="CPU",
     )
     checksum: str = row(

@@ -35,6 +35,6 @@ class Gpu:
         0,
         "Slices of at least this size that are only moved use bulk copies (cp.async.bulk), on GPUs of compute "
         "capability 9.0 and later; 0: never." + experimental.mark("bulk_copies", " This is ", "."),
-        kinds.integer(0, 1 << 40),
+        kinds.nbytes(0, 1 << 40),
         engines="GPU",
     )

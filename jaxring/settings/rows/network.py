@@ -68,7 +68,7 @@ class Network:
         1 << 21,
         f"Bytes of a link's buffer of the Simple protocol, which has {SLOTS} slots. On the CPU, messages within a host "
         "use half a slot, and a process has 32 more slots for data that it sends to several processes of its host.",
-        kinds.integer(SLOTS * 4096, 1 << 29, SLOTS * 4096),
+        kinds.nbytes(SLOTS * 4096, 1 << 29, SLOTS * 4096),
         shared=True,
         nccl=True,
     )

@@ -46,7 +46,7 @@ class Tuning:
         "bytes",
         4 << 20,
         "Neighbouring collectives of a program are fused into one call up to this many bytes per rank; 0: no fusion.",
-        kinds.integer(0, 1 << 40),
+        kinds.nbytes(0, 1 << 40),
         engines="CPU",
     )
     threads: int = row(
