@@ -4,8 +4,9 @@
     srun jaxring doctor --job        the processes of a job together, and what joins each two of them
     jaxring doctor --settings        the documented table of variables, as Markdown
 
-Shows the settings in force and their origin, limits, network interfaces, RDMA ports with their GIDs, and findings.
-Run it where the job will run: in its container, under its service. Exits with 1 where a finding is grave.
+Shows first what it finds wrong, then the settings that differ from their defaults and where they come from (with --all
+all settings), limits, network interfaces, and RDMA ports with their GIDs. Run it where the job will run: in its
+container, under its service. Exits with 1 where a finding is grave.
 
 With --job, started by srun, mpirun or anything else that `jax.distributed.initialize()` knows, process 0 prints what
 the processes lack, the settings in which they differ, and for each two whether one can connect to the other, by which
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--settings", action="store_true", help="print the table of all variables, as Markdown")
     parser.add_argument("--job", action="store_true", help="examine the job that this process is part of")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--all", action="store_true", help="list settings that have their defaults, too")
     parser.add_argument("--all-gids", action="store_true", help="list link-local GIDs too")
 
 
@@ -78,7 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(_as_json(variables, here, ports, found)))
         return int(any(finding.grave for finding in found))
     out = tables.console()
-    out.print(tables.table("Settings", ("variable", "value", "origin"), _settings(variables)))
+    rows = [(_severity(f), f.what, f.cost, f.mend) for f in sorted(found, key=lambda f: not f.grave)]
+    out.print(tables.table("Findings", ("severity", "what", "what it costs", "how to mend it"), rows))
+    title = "Settings" if arguments.all else "Settings that differ from their defaults"
+    out.print(tables.table(title, ("variable", "value", "origin"), _settings(variables, arguments.all)))
     out.print(tables.table(f"Host {here.name}", ("what", "value"), _host(here)))
     columns: tuple[str, ...] = ("name", "state", "Gbit/s", "MTU", "addresses")
     out.print(tables.table("Network interfaces", columns, map(_interface, here.interfaces)))
@@ -87,8 +92,6 @@ def run(arguments: argparse.Namespace) -> int:
     if ports:
         columns = ("device", "port", "index", "type", "GID", "IP", "interface")
         out.print(tables.table("GIDs", columns, _gids(ports, arguments.all_gids)))
-    rows = [("grave" if f.grave else "", f.what, f.cost, f.mend) for f in found]
-    out.print(tables.table("Findings", ("", "what", "what it costs", "how to mend it"), rows))
     return int(any(finding.grave for finding in found))
 
 
@@ -116,9 +119,16 @@ def _retired(sentence: str) -> Finding:
     return Finding(sentence, "With the next release `import jaxring` raises SettingsError.", "docs/settings.md.", False)
 
 
-def _settings(variables: Mapping[str, Origin]) -> Iterator[tuple[object, ...]]:
+def _severity(finding: Finding) -> str:
+    return "grave" if finding.grave else "advice"
+
+
+def _settings(variables: Mapping[str, Origin], every: bool) -> Iterator[tuple[object, ...]]:
+    """Those that something sets, or tries to set, or all of them."""
     for name, origin in variables.items():
-        yield PREFIX + name, shown(origin.value) or "(empty)", origin.name or origin.ignored or "default"
+        told = origin.name or origin.ignored
+        if told or every:
+            yield PREFIX + name, shown(origin.value) or "(empty)", told or "default"
 
 
 def _host(here: Host) -> Iterator[tuple[object, ...]]:

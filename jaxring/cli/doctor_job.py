@@ -15,6 +15,8 @@ import numpy as np
 
 from jaxring import _compat
 from jaxring.bench import table
+from jaxring.bench.status import Status
+from jaxring.cli import terminal
 from jaxring.communicator import Communicator
 from jaxring.errors import JaxringError
 from jaxring.runtime import service
@@ -23,7 +25,7 @@ from jaxring.world import launch, wire
 from jaxring.world.store import JaxStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from jaxring.settings import Origin
     from jaxring.topology.findings import Finding
@@ -69,10 +71,13 @@ def run(host: Host, variables: Mapping[str, Origin], findings: Sequence[Finding]
         "mtus": {each.name: each.mtu for each in host.interfaces},
     }
     store.set(f"{_PREFIX}{process}", wire.encode(own))
-    seen = [wire.decode(store.get(f"{_PREFIX}{p}", _TIMEOUT_S), _MOST_BYTES) for p in range(count)]
-    differing = _differing([each["settings"] for each in seen])
-    grave = any(finding["grave"] for each in seen for finding in each["findings"])
-    links = _links(store, process, count, own["mtus"]) if count > 1 else []
+    with Status() as status:
+        say = status.say if process == 0 else _silent
+        say(f"waiting for {count} processes")
+        seen = [wire.decode(store.get(f"{_PREFIX}{p}", _TIMEOUT_S), _MOST_BYTES) for p in range(count)]
+        differing = _differing([each["settings"] for each in seen])
+        grave = any(finding["grave"] for each in seen for finding in each["findings"])
+        links = _links(store, process, count, own["mtus"], say) if count > 1 else []
     if process == 0:
         hosts = [each["host"] for each in seen]
         if as_json:
@@ -80,6 +85,10 @@ def run(host: Host, variables: Mapping[str, Origin], findings: Sequence[Finding]
         else:
             print("\n".join(_lines(hosts, seen, differing, links)))
     return int(grave or any(link.fault for link in links))
+
+
+def _silent(_: str) -> None:
+    """Process 0 says for all what is being done."""
 
 
 def _differing(settings: Sequence[Mapping[str, str]]) -> dict[str, dict[str, list[int]]]:
@@ -94,10 +103,13 @@ def _differing(settings: Sequence[Mapping[str, str]]) -> dict[str, dict[str, lis
     return found
 
 
-def _links(store: JaxStore, process: int, count: int, mtus: Mapping[str, int]) -> list[Link]:
+def _links(
+    store: JaxStore, process: int, count: int, mtus: Mapping[str, int], say: Callable[[str], None]
+) -> list[Link]:
     """All links of the job, in all processes: first each tries to connect to all others, then pairs exchange data."""
     service.ensure_started()
     world = service.job().join(service.job().membership())
+    say("trying connections")
     tried = _try_all(world, process, count, mtus)
     store.set(f"{_PREFIX}links/{process}", wire.encode({"links": [dataclasses.asdict(link) for link in tried]}))
     links: list[Link] = []
@@ -106,7 +118,7 @@ def _links(store: JaxStore, process: int, count: int, mtus: Mapping[str, int]) -
         links += [Link(**link) for link in raw["links"]]
     if any(link.fault for link in links):
         return links  # a collective would wait for what cannot come
-    speeds = _speeds(process, count)
+    speeds = _speeds(process, count, say)
     store.set(f"{_PREFIX}speeds/{process}", wire.encode(speeds))
     for p in range(count):
         found = wire.decode(store.get(f"{_PREFIX}speeds/{p}", _TIMEOUT_S), _MOST_BYTES)
@@ -152,12 +164,14 @@ def _try(world: World, process: int, other: int, mtus: Mapping[str, int], deadli
     return Link(process, other, transport, "", 0, 0.0, "; ".join(faults))
 
 
-def _speeds(process: int, count: int) -> dict[str, float]:
+def _speeds(process: int, count: int, say: Callable[[str], None]) -> dict[str, float]:
     """GB/s to each other process: every two exchange data at the same time as other pairs do, each in its turn."""
     comm = Communicator(timeout=_TIMEOUT_S)
     data, out = (np.zeros(_EXCHANGED, np.uint8) for _ in range(2))
     speeds = {}
-    for pairs in _rounds(count):
+    rounds = _rounds(count)
+    for number, pairs in enumerate(rounds):
+        say(f"exchanging data, round {number + 1} of {len(rounds)}")
         both = [pair for one, other in pairs for pair in ((one, other), (other, one))]
         times = []
         for _ in range(_TIMES):
@@ -202,7 +216,8 @@ def _lines(
         for finding in each["findings"]:
             found.setdefault((not finding["grave"], finding["what"], finding["mend"]), []).append(process)
     for (mild, what, mend), processes in sorted(found.items()):
-        lines += ["", f"{'advice' if mild else 'GRAVE'}: {what} (on {_listed(processes)})", f"  {mend}"]
+        said = f"{'advice' if mild else 'GRAVE'}: {what} (on {_listed(processes)})"
+        lines += ["", terminal.wrapped(said), terminal.wrapped(f"  {mend}")]
     lines.append("")
     if differing:
         lines.append("settings that differ:")
@@ -220,16 +235,17 @@ def _lines(
                 ("interface", 12, True),
                 ("MTU", 6, False),
                 ("GB/s", 7, False),
-                ("fault", 30, True),
             )
         ]
         made = table.Table(columns, width)
         lines += ["", "links; GB/s each way, while other pairs exchange data, too:", made.header()]
         for link in sorted(links, key=lambda link: (not link.fault, link.one, link.other)):
-            cells = {"from": str(link.one), "to": str(link.other), "transport": link.transport, "fault": link.fault}
+            cells = {"from": str(link.one), "to": str(link.other), "transport": link.transport}
             cells |= {"interface": link.interface, "MTU": str(link.mtu or "")}
-            cells["GB/s"] = f"{link.gbs:.2f}" if link.gbs else ""
+            cells["GB/s"] = f"{link.gbs:.2f}" if link.gbs else "none" if link.fault else ""
             lines.append(made.row(cells))
+            if link.fault:
+                lines.append(terminal.wrapped(f"  {link.fault}", "    "))
     return lines
 
 

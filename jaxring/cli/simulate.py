@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from jaxring.bench.status import Status
 from jaxring.cli import arguments as types
 from jaxring.cli import modules, simulate_step, tables
 from jaxring.errors import JaxringError
@@ -142,25 +144,28 @@ def _runs(
     arguments: argparse.Namespace, cluster: AnyCluster, groups: Groups = (), perm: tuple[tuple[int, int], ...] = ()
 ) -> list[Run]:
     faults = _faults(arguments)
-    return [
-        simulate(
-            cluster,
-            hosts,
-            arguments.collective,
-            nbytes,
-            algorithm,
-            protocol=arguments.protocol,
-            channels=arguments.channels,
-            dtype=arguments.dtype,
-            symmetric=False if arguments.every_rank else None,
-            faults=faults,
-            groups=groups,
-            perm=perm,
-        )
-        for hosts in arguments.nodes
-        for nbytes in arguments.sizes
-        for algorithm in arguments.algorithm or [_choice(cluster, hosts, arguments, nbytes, groups)]
-    ]
+    runs = []
+    with Status() as status:
+        for hosts, nbytes in itertools.product(arguments.nodes, arguments.sizes):
+            for algorithm in arguments.algorithm or [_choice(cluster, hosts, arguments, nbytes, groups)]:
+                status.say(f"{algorithm}, {arguments.collective} of {shown(nbytes)} on {hosts} host(s)")
+                runs.append(
+                    simulate(
+                        cluster,
+                        hosts,
+                        arguments.collective,
+                        nbytes,
+                        algorithm,
+                        protocol=arguments.protocol,
+                        channels=arguments.channels,
+                        dtype=arguments.dtype,
+                        symmetric=False if arguments.every_rank else None,
+                        faults=faults,
+                        groups=groups,
+                        perm=perm,
+                    )
+                )
+    return runs
 
 
 def _one(

@@ -81,8 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if _search(machine, arguments):
         return 0
-    out = tables.console(40 + 7 * (len(machine.gpus) + len(machine.nets)))
-    out.print(_tree(machine))
+    out = tables.console()
+    out.print(tables.tree(_tree(machine)))
     devices: list[tuple[str, Gpu | Net]] = [(name(gpu), gpu) for gpu in machine.gpus]
     devices += [(name(net), net) for net in machine.nets]
     near = values.net_gdr_level
@@ -112,8 +112,7 @@ def _search(machine: Machine, arguments: argparse.Namespace) -> bool:
     if arguments.json:
         print(topo_search.as_json(machine, found))
         return True
-    listed = topo_search.devices(machine)
-    out = tables.console(40 + 11 * len(listed))
+    out = tables.console()
     if arguments.paths:
         topo_search.show_paths(out, machine)
     if found and arguments.rings:

@@ -7,6 +7,7 @@ import json
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from jaxring.bench.status import Status
 from jaxring.cli import tables, topo_search
 from jaxring.errors import JaxringError
 from jaxring.topology.fabric import VertexKind
@@ -37,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         network = reading.read(pathlib.Path(arguments.file))
         began = report.clock()
-        found = report.trees_of(network.fabric, arguments.steps) if arguments.rings or arguments.plan else None
+        with Status() as status:
+            status.say("searching trees")
+            found = report.trees_of(network.fabric, arguments.steps) if arguments.rings or arguments.plan else None
         seconds = report.clock() - began
     except ValueError as error:
         raise JaxringError(f"{error}.") from None

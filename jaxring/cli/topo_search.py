@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from jaxring.bench.status import Status
 from jaxring.cli import tables
 from jaxring.errors import JaxringError
 from jaxring.plan import trees as planned_trees
@@ -83,7 +84,9 @@ def search(machine: Machine, machines: int, cross_nic: bool, gpus: Sequence[int]
         raise JaxringError(f"--gpus names GPU {absent[0]}, which this machine does not have. There are: {there}.")
     members = [numbers.index(gpu) for gpu in dict.fromkeys(gpus)] or None
     try:
-        return report.find(wiring, machines, cross_nic, members, steps)
+        with Status() as status:
+            status.say("searching rings and trees")
+            return report.find(wiring, machines, cross_nic, members, steps)
     except ValueError as error:
         raise JaxringError(f"There are no rings to search: {error}.") from None
 

@@ -45,17 +45,24 @@ def test_wrong_settings_are_what_doctor_shows_and_what_all_else_is_refused_for()
     env = environment(**WRONG)
     children = {
         "doctor": start(SCRIPT, "doctor", env=env),
+        "all": start(SCRIPT, "doctor", "--all", env=env),
         "help": start(SCRIPT, "bench", "--help", env=env),
         "module": start(sys.executable, "-m", "jaxring.cli", "explain", "all_reduce", env=env),
         "import": start(sys.executable, "-c", "import jaxring", env=env),
     }
     code, out, err = finish(children["doctor"])
     assert (code, err) == (1, "")
-    words = " ".join(out.replace("│", " ").split())
-    assert "grave There is no variable JAXRING_ALGOO; the nearest" in words
-    assert "grave JAXRING_TIMEOUT must be a number of seconds" in words
+    lines = out.splitlines()
+    assert lines[0] == "Findings"
+    assert lines[1].split()[:2] == ["severity", "what"]
+    assert lines[2].startswith("grave     There is no variable JAXRING_ALGOO; the nearest")
+    assert lines[3].startswith("grave     JAXRING_TIMEOUT must be a number of seconds")
+    assert "Settings that differ from their defaults: none" in lines
+    assert not set(out) & set("│┃─┏├")
     default = next(variable.default for variable in settings.VARIABLES if variable.name == "TIMEOUT")
-    assert re.search(rf"JAXRING_TIMEOUT +│ {default:g} +│ default", out)  # what is wrong has its default
+    code, out, _ = finish(children["all"])
+    assert code == 1
+    assert re.search(rf"\nJAXRING_TIMEOUT +{default:g} +default\n", out)  # what is wrong has its default
     code, out, err = finish(children["help"])
     assert (code, out.split()[:2], err) == (0, ["usage:", "jaxring"], "")
     told = f"{TOLD} JAXRING_TIMEOUT must be a number of seconds above 0 and at most 1000000, and it is 'never'."

@@ -54,7 +54,7 @@ def test_json_has_what_the_tables_show(capsys):
 def test_a_search_whose_steps_ran_out_says_so(capsys):
     assert topo("--file", MESH, "--rings", "--steps", "0") == 0
     out = capsys.readouterr().out
-    row = next(row for row in out.splitlines() if "│ rings " in row)
+    row = next(row for row in out.splitlines() if row.startswith("rings "))
     assert "160" in row
     assert "the best of 0 steps, not proven" in row
 
@@ -63,7 +63,8 @@ def test_rings_over_several_machines_name_their_nics(file, capsys):
     assert topo("--file", file(nvswitch_machine(4, nics=2)), "--rings", "--machines", "2") == 0
     out = capsys.readouterr().out
     assert "on 2 such machines" in out
-    rows = [row.split("│")[2].split() for row in out.splitlines() if "mlx5_" in row and "GPU" in row and "│" in row]
+    rows = [row.split()[1:] for row in out.splitlines() if "mlx5_" in row and "GPU" in row]
+    rows = [row for row in rows if row[0].startswith("mlx5_")]
     assert {(row[0], row[-1]) for row in rows} == {("mlx5_0", "mlx5_0"), ("mlx5_1", "mlx5_1")}
 
 

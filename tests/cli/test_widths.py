@@ -14,9 +14,10 @@ import termios
 import pytest
 
 from jaxring.cli import COMMANDS, main, terminal
+from tests import ROOT
 
 HELP = [[name, "--help"] for name in COMMANDS]
-HELP += [["trace", name, "--help"] for name in ("dump", "diff", "view", "replay")]
+HELP += [["trace", name, "--help"] for name in ("dump", "diff", "slow", "view", "replay")]
 ALL = [
     ["--help"],
     ["--version"],
@@ -27,17 +28,25 @@ ALL = [
     ["topo"],
     ["topo", "--paths"],
     ["doctor"],
+    ["doctor", "--all"],
 ]
+# Of jobs that there are not, by values made by hand.
+BY_HAND = ["top", "doctor --job"]
+DRAWN = "│┃─━┌┏├└┡╇"
 # One process prints it all, as most of each command's time is that of its imports.
 PRINTS = """
 import json, sys
 from jaxring.cli import main
+from tests.cli.by_hand import SHOWN
 
 for argv in json.loads(sys.argv[1]):
     try:
         main(argv)
     except SystemExit as end:
         assert not end.code, (argv, end.code)
+    print("\\f", flush=True)
+for show in SHOWN.values():
+    show()
     print("\\f", flush=True)
 """
 
@@ -49,7 +58,7 @@ def shown():
     termios.tcsetwinsize(follower, (24, 80))
     env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")} | {"TERM": "xterm"}
     argv = [sys.executable, "-c", PRINTS, json.dumps(ALL)]
-    child = subprocess.Popen(argv, env=env, stdin=follower, stdout=follower, stderr=follower)
+    child = subprocess.Popen(argv, env=env, stdin=follower, stdout=follower, stderr=follower, cwd=ROOT)
     os.close(follower)
     text = b""
     try:
@@ -62,12 +71,14 @@ def shown():
         os.close(leader)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text.decode())
     assert child.wait() == 0, plain
-    parts = plain.split("\f")
-    assert len(parts) == len(ALL) + 1
-    return {" ".join(argv): part.strip("\r\n").splitlines() for argv, part in zip(ALL, parts, strict=False)}
+    # Without what was drawn over: the line that shows progress.
+    parts = re.sub(r"[^\n]*\r\x1b\[K", "", plain).split("\f")
+    names = [*map(" ".join, ALL), *BY_HAND]
+    assert len(parts) == len(names) + 1
+    return {name: part.strip("\r\n").splitlines() for name, part in zip(names, parts, strict=False)}
 
 
-@pytest.mark.parametrize("command", [*map(" ".join, ALL)])
+@pytest.mark.parametrize("command", [*map(" ".join, ALL), *BY_HAND])
 def test_no_line_is_wider(command, shown):
     assert shown[command]
     assert [line for line in shown[command] if len(line) > 80] == []
@@ -101,3 +112,20 @@ def test_a_command_in_backquotes_is_not_divided_where_its_source_is():
         "For a job on two hosts use `jaxring run\n--hosts a,b` from here.", 40, ""
     )
     assert shown == "For a job on two hosts use\n`jaxring run --hosts a,b` from here."
+
+
+def test_why_a_link_cannot_be_made_is_said_in_full(shown):
+    said = " ".join(" ".join(shown["doctor --job"]).split())
+    assert "192.0.2.17 port 41234: Connection refused; fd00::17 port 41234: not tried within 40 s" in said
+
+
+def test_a_pipe_gets_a_line_for_each_row_and_nothing_drawn(shown, capsys):
+    # The same commands, whose output a terminal shows in boxes.
+    for command in ("topo", "doctor", "simulate --bytes 64K,1M --algorithm ring,tree"):
+        assert set("".join(shown[command])) & set(DRAWN), command
+        main(command.split())
+        out = capsys.readouterr().out
+        assert not set(out) & set(DRAWN), command
+        assert not [line for line in out.splitlines() if line != line.rstrip()]
+    (row,) = (line for line in out.splitlines() if " 1 MiB " in line and " ring/simple, " in line)
+    assert row.split()[0] == "8"

@@ -102,8 +102,8 @@ def test_what_cannot_be_reached_is_named():
         assert (reached.fault, reached.interface, reached.mtu) == ("", "lo", 65536)
     seen = [{"host": "a", "findings": []}] * 2
     lines = doctor_job._lines(["a", "b"], seen, {}, [reached, refused])
-    assert lines[-2].split()[:3] == ["0", "1", "tcp"]
-    assert lines[-2].endswith("Connection refused")  # the faults come first
+    assert lines[-3].split() == ["0", "1", "tcp", "none"]  # the faults come first
+    assert lines[-2] == f"  {refused.fault}"
 
 
 def test_processes_that_there_is_no_time_for_are_said_to_be_untried(monkeypatch):

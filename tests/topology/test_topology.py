@@ -300,15 +300,13 @@ def test_the_commands_show_it(tmp_path, monkeypatch, capsys):
     assert main(["topo"]) == 0
     out = capsys.readouterr().out
     assert "GPU0, 4 NVLinks" in out
-    assert next(row.split("│")[-4:-1] for row in out.splitlines() if "│ GPU0 " in row) == [" PIX* ", " PXB* ", " SYS "]
+    assert next(row.split()[-3:] for row in out.splitlines() if row.startswith("G0 ")) == ["PIX*", "PXB*", "SYS"]
     assert "mlx5_0" in next(row for row in out.splitlines()[-6:] if "GPU0" in row)
     assert main(["topo", "--xml"]) == 0
     assert 'busid="0000:13:00.0"' in capsys.readouterr().out
     main(["doctor"])  # 1 where this very host has a grave lack
     out = capsys.readouterr().out
-    assert ["JAXRING_IB_RETRY_CNT", "5", "NCCL_IB_RETRY_CNT"] in [
-        [cell.strip() for cell in row.split("│")[1:-1]] for row in out.splitlines()
-    ]
+    assert ["JAXRING_IB_RETRY_CNT", "5", "NCCL_IB_RETRY_CNT"] in [row.split() for row in out.splitlines()]
     for part in ("locked memory", "/dev/shm", "127.0.0.1", "RDMA ports (by ", "how to mend it"):
         assert part in out
     assert main(["topo", "--file", "none.xml"]) == 1

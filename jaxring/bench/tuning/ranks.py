@@ -12,6 +12,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from jaxring import _compat
+from jaxring.bench.status import Status
 from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import settings
 from jaxring.topology import order as orders
@@ -22,6 +23,8 @@ from jaxring.world.probing import PROBE_S, Probed, Prober
 from jaxring.world.store import JaxStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxring.topology.search.measured import Found, Pair
     from jaxring.world.store import Store
 
@@ -34,10 +37,13 @@ _STEP_S = 2 * PROBE_S + 30
 
 
 class Session:
-    """This process's part: ``own`` is its number among ``hosts``, the processes that measure; None: it does not."""
+    """This process's part: ``own`` is its number among ``hosts``, the processes that measure; None: it does not.
 
-    def __init__(self, store: Store, prober: Prober) -> None:
-        self._store, self._prober = store, prober
+    ``say``: takes what is being done, in the process that searches.
+    """
+
+    def __init__(self, store: Store, prober: Prober, say: Callable[[str], None] | None = None) -> None:
+        self._store, self._prober, self._say = store, prober, say or (lambda _: None)
         infos = [prober.info(process) for process in range(prober.count)]
         first: dict[str, int] = {}
         for info in infos:
@@ -94,9 +100,10 @@ class Session:
                 self._store.set(f"{_PREFIX}result/{step}/{a}", wire.encode(said))
 
     def _measure(self, pairs: list[Pair]) -> dict[Pair, tuple[float, float]]:
-        costs = {}
+        costs: dict[Pair, tuple[float, float]] = {}
         for group in measured.matchings(pairs):
             step = self._step
+            self._say(f"measured {len(self._probed)} pairs of {len(self.hosts)} hosts")
             self._publish({"pairs": group})
             self._answer(step, group)
             for a, b in group:
@@ -134,8 +141,8 @@ def run() -> tuple[Order, Found | None, bool]:
     state = _compat.distributed_state()
     assert state is not None
     process, count = state.process, state.processes
-    with Prober(JaxStore(), process, count, state.coordinator or "", settings()) as prober:
-        session = Session(JaxStore(), prober)
+    with Status() as status, Prober(JaxStore(), process, count, state.coordinator or "", settings()) as prober:
+        session = Session(JaxStore(), prober, status.say)
         if process == 0:
             order, found = session.search()
             return order, found, True
