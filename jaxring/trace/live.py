@@ -171,24 +171,20 @@ def _calls(
     for what, by_process in by_call.items():
         name, records = max(by_process.items(), key=lambda item: len(item[1]))
         executions = len(records) * scale[name]
-        facts = labels.parse(next((r.label for r in records if r.label), ""))
+        about = facts(records)
         us = _mean([r.ended - r.launched for each in by_process.values() for r in each]) / 1e3
-        nbytes, ranks, processes = (_number(facts.get(name)) for name in ("nbytes", "ranks", "processes"))
-        collective = COLLECTIVES.get(str(facts.get("collective")))
-        total = collective.total(ranks, nbytes) if collective and ranks else 0
-        busbw = total * collective.bus_factor(ranks) / us / 1e3 if collective and us and ranks > 1 else 0.0
         latest = last[what].most_common(1)
         found.append(
             Call(
                 what or "an operation",
-                nbytes,
-                ranks,
-                processes,
-                f"{facts.get('algorithm', '?')}/{facts.get('protocol', '?')}",
+                number(about, "nbytes"),
+                number(about, "ranks"),
+                number(about, "processes"),
+                way(about),
                 round(executions),
                 executions / seconds,
                 us,
-                busbw,
+                busbw(about, us),
                 latest[0][0] if latest else "",
                 latest[0][1] / last[what].total() if latest else 0.0,
             )
@@ -206,9 +202,29 @@ def _scale(flight: Flight, known: int) -> float:
     return (max(since) - known) / len(since) if since else 1.0
 
 
-def _number(value: object) -> int:
-    """A record may come from anywhere."""
+def facts(records: Iterable[Record]) -> dict[str, Any]:
+    """What the label of a call's records says of it, {} where none has one."""
+    return labels.parse(next((r.label for r in records if r.label), ""))
+
+
+def number(about: dict[str, Any], name: str) -> int:
+    """One of the facts, 0 where it is no number: a record may come from anywhere."""
+    value = about.get(name)
     return value if type(value) is int else 0
+
+
+def way(about: dict[str, Any]) -> str:
+    """Algorithm and protocol."""
+    return f"{about.get('algorithm', '?')}/{about.get('protocol', '?')}"
+
+
+def busbw(about: dict[str, Any], us: float) -> float:
+    """GB/s as nccl-tests counts it, of an operation that takes so long; 0.0 where that is not known."""
+    nbytes, ranks = number(about, "nbytes"), number(about, "ranks")
+    collective = COLLECTIVES.get(str(about.get("collective")))
+    if collective is None or not us or ranks < 2:
+        return 0.0
+    return collective.total(ranks, nbytes) * collective.bus_factor(ranks) / us / 1e3
 
 
 def _covered(spans: list[tuple[int, int]]) -> int:
