@@ -1,9 +1,11 @@
-"""Results as rows of a table, as JSON, as a plot, and against an older run."""
+"""Results as rows of a table, as JSON, as CSV, as a plot, and against an older run."""
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import importlib.metadata
+import io
 import json
 import math
 import os
@@ -34,6 +36,10 @@ _MORE = (("algbw GB/s", 8, 30), ("light", 5, 20), ("count", 10, 10))
 # What a whole program has not.
 _OF_COLLECTIVES = frozenset({"busbw GB/s", "algbw GB/s", "light", "count"})
 _CHOICE = table.Column("choice", 16, 60, text=True)
+_CSV = (
+    *("what", "processes", "devices", "bytes", "in place", "chain", "peer", "time us", "first quartile us"),
+    *("third quartile us", "ratio", "algbw GB/s", "busbw GB/s", "light", "count", "wrong", "choice", "refused"),
+)
 _LEGEND = {
     "time us": "time: median of the slowest rank",
     "quartiles": "quartiles: of that",
@@ -125,6 +131,34 @@ def save(
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def save_csv(path: pathlib.Path | None, results: Sequence[Result], copy_gbs: float) -> None:
+    """A row for each result, under a header, with all columns of the tables as numbers; to stdout where ``path`` is
+    None. A cell is empty where it has no meaning: of a whole program, and of a peer that does not serve the case.
+    """
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(_CSV)
+    for result in results:
+        case = result.case
+        cells: list[object] = [case.what, result.processes, result.devices, case.moved(result.ranks)]
+        cells += [int(case.inplace), case.chain, result.peer]
+        if result.refused:
+            lines.writerow([*cells, *[""] * (len(_CSV) - len(cells) - 1), result.refused])
+            continue
+        ratio = _to_ours(result, results)
+        cells += [result.median_us, *result.spread, "" if math.isnan(ratio) else ratio]
+        if isinstance(case, Case):
+            cells += [result.algbw, result.busbw, result.light(copy_gbs), case.count(result.ranks)]
+        else:
+            cells += [""] * 4
+        lines.writerow([*cells, result.wrong if case.chain == 1 else "", result.choice, ""])
+    if path is None:
+        print(text.getvalue(), end="")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.getvalue())
 
 
 def load(path: pathlib.Path) -> list[Result]:

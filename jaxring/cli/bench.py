@@ -118,6 +118,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--env", type=types.variable, action="append", default=[], metavar="NAME=VALUE", help=help_)
     help_ = "write every time that was measured; -: to stdout, and the tables to stderr"
     add("--json", type=pathlib.Path, metavar="FILE", help=help_)
+    help_ = "write the tables' rows as comma-separated values; -: to stdout, and the tables to stderr"
+    add("--csv", type=pathlib.Path, metavar="FILE", help=help_)
     add("--plot", type=pathlib.Path, metavar="FILE", help="write a plot of busbw and time over size")
     for name in ("--suite", "--out", "--limit", "--stages"):  # for one release: they say where they have gone
         add(name, help=argparse.SUPPRESS)
@@ -168,8 +170,8 @@ def _bench(arguments: argparse.Namespace, members: Members | None) -> int:
         older = report.load(arguments.compare) if arguments.compare else []
     except (OSError, ValueError) as error:
         raise JaxringError(f"--compare: {error}") from None
-    # stdout is for one of the two.
-    out = sys.stderr if arguments.json == _STDOUT else sys.stdout
+    # stdout is for one of them.
+    out = sys.stderr if _STDOUT in (arguments.json, arguments.csv) else sys.stdout
     measured: list[tuple[list[Result], float]] = []
     try:
         _measure(arguments, out, measured, members)
@@ -179,7 +181,10 @@ def _bench(arguments: argparse.Namespace, members: Members | None) -> int:
         if arguments.json and measured:
             path = None if arguments.json == _STDOUT else arguments.json
             command = ["jaxring", "bench", *sys.argv[2:]]
-            report.save(path, everything, statistics.median(copy_gbs for _, copy_gbs in measured), command)
+            report.save(path, everything, _copy_gbs(measured), command)
+        if arguments.csv and measured:
+            path = None if arguments.csv == _STDOUT else arguments.csv
+            report.save_csv(path, everything, _copy_gbs(measured))
     if arguments.plot:
         report.plot(arguments.plot, everything)
     if older:
@@ -189,6 +194,11 @@ def _bench(arguments: argparse.Namespace, members: Members | None) -> int:
         where = f"{report.title(result)}, {shown(result.case.nbytes)}, {result.peer}"
         print(f"jaxring bench: {result.wrong} elements are wrong: {where}", file=sys.stderr)
     return int(bool(wrong))
+
+
+def _copy_gbs(measured: Sequence[tuple[list[Result], float]]) -> float:
+    """The machine's copy bandwidth: the median over the cases."""
+    return statistics.median(copy_gbs for _, copy_gbs in measured)
 
 
 def _tuner(arguments: argparse.Namespace) -> int:
@@ -216,6 +226,8 @@ def _check(arguments: argparse.Namespace) -> None:
             dtypes.check(arguments.op, arguments.dtype)
         except TypeError as error:
             raise JaxringError(f"{error}.") from None
+    if arguments.json == arguments.csv == _STDOUT:
+        raise JaxringError("--json - and --csv -: stdout is for one of them.")
     if arguments.plot:
         if importlib.util.find_spec("matplotlib") is None:
             raise JaxringError("Plots are drawn with matplotlib: pip install 'jaxring[bench]'.")

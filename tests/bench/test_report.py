@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+
+import pytest
 from matplotlib import pyplot as plt
 
 from jaxring.bench import report, table, work
+from jaxring.bench.programs import Program
 from jaxring.bench.run import Result
 
 
@@ -100,3 +104,23 @@ def test_a_file_gets_all_columns():
 
 def test_quartiles_of_two_times_lie_between_them():
     assert result("jaxring", [1.0, 9.0]).spread == (3.0, 7.0)
+
+
+def test_comma_separated_values_have_the_numbers_of_the_tables(tmp_path, capsys):
+    mine, theirs = result("jaxring", [8.0], 4000), result("xla", [10.0, 30.0], 4000, inplace=False)
+    refused = Result("mpi", mine.case, 1, 4, 4, [], 0, "", refused="no such type, in this MPI")
+    program = Result("jaxring", Program("fft", 64), 2, 1, 2, [3.0], 0, "all of 4")
+    report.save_csv(tmp_path / "made" / "out.csv", [mine, theirs, refused, program], 10.0)
+    with (tmp_path / "made" / "out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["peer"] for row in rows] == ["jaxring", "xla", "mpi", "jaxring"]
+    assert rows[0]["what"] == mine.case.what
+    assert (rows[1]["processes"], rows[1]["devices"], rows[1]["bytes"], rows[1]["count"]) == ("1", "4", "4000", "1000")
+    assert [float(rows[1][name]) for name in ("time us", "first quartile us", "third quartile us")] == [20, 15, 25]
+    assert float(rows[1]["ratio"]) == 2.5
+    for name, value in (("algbw GB/s", theirs.algbw), ("busbw GB/s", theirs.busbw), ("light", theirs.light(10.0))):
+        assert float(rows[1][name]) == pytest.approx(value)
+    assert (rows[2]["refused"], rows[2]["time us"], rows[2]["wrong"]) == ("no such type, in this MPI", "", "")
+    assert (rows[3]["busbw GB/s"], rows[3]["count"], rows[3]["wrong"], rows[3]["choice"]) == ("", "", "0", "all of 4")
+    report.save_csv(None, [mine], 10.0)
+    assert capsys.readouterr().out.startswith("what,processes,devices,bytes,in place,chain,peer,time us,")
