@@ -226,8 +226,12 @@ class Schedule:
             raise IndexError(f"rank {rank} is not one of the ranks 0..{self.spec.nranks - 1}")
         lanes = tuple(tuple(lane) for lane in self.lanes_fn(rank))
         if len(lanes) > self.nlanes:
-            raise ScheduleError(f"rank {rank} has {len(lanes)} lanes, but the schedule declares {self.nlanes}")
+            raise self.fault(f"rank {rank} has {len(lanes)} lanes, but the schedule declares {self.nlanes}")
         return lanes + ((),) * (self.nlanes - len(lanes))
+
+    def fault(self, what: str) -> ScheduleError:
+        """An error that names the algorithm, its collective and the number of ranks."""
+        return ScheduleError(f"{self.spec.algorithm} {self.spec.collective} of {self.spec.nranks} ranks: {what}")
 
     def table(self, rank: int) -> Table:
         """The lanes of one rank as the arrays that the engines read. An absent buffer's chunk is written as 0."""

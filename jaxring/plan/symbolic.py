@@ -116,8 +116,7 @@ class Compiler:
         self.lanes: list[LaneState] = []
 
     def fail(self, what: str) -> ScheduleError:
-        name = f"{self.spec.algorithm} {self.spec.collective} of {self.spec.nranks} ranks"
-        return ScheduleError(f"{name}: {self.where}{what}")
+        return self.schedule.fault(f"{self.where}{what}")
 
     def at(self, lane: LaneState, step: int) -> None:
         self.where = f"rank {lane.rank}, lane {lane.lane}, step {step}: "

@@ -15,6 +15,11 @@ from jaxring.plan.schedule import Buffer, Results, Schedule, Spec
 from jaxring.plan.symbolic import APPLIED, COMPLETE, MESSAGE, PARTIAL, RAW, Compiler, LaneState, Op, Value
 
 ZERO: Value = (0, -1, -1, RAW)
+# What has to be stored to an output of a reduction, by the state that it has to have.
+_WANTED = {
+    COMPLETE: "outputs take complete values: the fold that adds the last rank's contribution, with Flag.FINAL",
+    APPLIED: "outputs take results of the epilogue: of a step with Flag.FINAL and Flag.EPILOGUE",
+}
 _STATES = ("a raw input", "a partial fold", "a complete value", "a result of the epilogue")
 
 
@@ -168,7 +173,8 @@ class _Run(Compiler):
         for rank, index in op.outputs:
             if self.reduction and not op.zero and state != self.result:
                 without = " without the epilogue" if state == COMPLETE else ""
-                raise self.fail(f"{_STATES[state]} is stored to output chunk {index} of rank {rank}{without}")
+                what = f"{_STATES[state]} is stored to output chunk {index} of rank {rank}{without}"
+                raise self.fail(f"{what}; {_WANTED[self.result]}")
             if self.own and state == APPLIED and (rank != lane.rank or not op.epilogue):
                 raise self.fail(
                     f"the epilogue's result for output chunk {index} of rank {rank} is made at another rank, which "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,6 +95,54 @@ def test_a_reduce_scatter_of_mscclpp_runs() -> None:
 def test_wrong_schedule_is_refused_at_trace_time() -> None:
     with pytest.raises(ScheduleError, match="rank"):
         run("test_forgetful", np.ones((3, 4), np.float32), 3)
+
+
+def no_lane(spec: Spec, rank: int) -> list[Step]:
+    return chain(spec, rank)[0]
+
+
+def no_step(spec: Spec, rank: int) -> list[list[str]]:
+    return [["MOVE"]]
+
+
+def nothing(spec: Spec, rank: int) -> None:
+    return None
+
+
+def in_error(spec: Spec, rank: int) -> list[list[Step]]:
+    return [chain(spec, rank)[rank]]
+
+
+def too_many(spec: Spec, rank: int) -> list[list[Step]]:
+    return [*chain(spec, rank), []]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "said"),
+    [
+        (no_lane, r"lanes\(spec, 0\) of algorithm 'test_no_lane': lane 0 must be a sequence of steps"),
+        (no_step, r"algorithm 'test_no_step': step 0 of lane 0 must be a jaxring.plan.schedule.Step, not 'MOVE'"),
+        (nothing, r"algorithm 'test_nothing' must return a sequence of lanes, .* not None"),
+        (too_many, r"test_too_many all_reduce of 3 ranks: rank 0 has 2 lanes, but the schedule declares 1"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_by_the_algorithm_s_name(lanes: Any, said: str) -> None:
+    name = f"test_{lanes.__name__}"
+    jaxring.register_algorithm(name, "all_reduce", lanes)
+    with pytest.raises(ScheduleError, match=said):
+        run(name, np.ones((3, 4), np.float32), 3)
+
+
+def test_an_error_of_the_user_s_function_stays_and_names_the_call() -> None:
+    jaxring.register_algorithm("test_in_error", "all_reduce", in_error)
+    jaxring.register_algorithm("test_no_number", "all_reduce", chain, pieces=lambda spec: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(IndexError) as caught:
+        run("test_in_error", np.ones((3, 4), np.float32), 3)
+    note = "jaxring: raised by lanes(spec, 1) of algorithm 'test_in_error', for all_reduce of 3 ranks"
+    assert caught.value.__notes__[0] == note
+    with pytest.raises(TypeError) as caught:
+        run("test_no_number", np.ones((3, 4), np.float32), 3)
+    assert "pieces() and nlanes() of algorithm 'test_no_number'" in caught.value.__notes__[0]
 
 
 def test_it_serves_its_collective_only() -> None:

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 from jaxring.plan.algorithms.record import Algorithm
-from jaxring.plan.schedule import LanesFn, Schedule, ScheduleError, Spec
+from jaxring.plan.schedule import LanesFn, Schedule, Spec
 
 __all__ = ["ALGORITHMS", "Algorithm", "build", "custom", "serving"]
 
@@ -62,7 +62,10 @@ def custom(
     if spec.algorithm in ALGORITHMS:
         raise ValueError(f"{spec.algorithm!r} is a built-in algorithm; give the custom schedule another name")
     if pieces < 1 or nlanes < 1 or scratch_chunks < 0:
-        raise ValueError("a schedule needs at least one piece and one lane, and no negative number of scratch chunks")
+        raise ValueError(
+            f"{spec.algorithm!r} needs at least one piece and one lane, and no negative number of scratch chunks; it "
+            f"has {pieces} piece(s), {nlanes} lane(s) and {scratch_chunks} scratch chunk(s)"
+        )
     schedule = Schedule(spec, pieces, nlanes, scratch_chunks, lanes_fn)
     _check_messages(schedule)
     verify(schedule, fifo_depth=fifo_depth)
@@ -76,6 +79,6 @@ def _check_messages(schedule: Schedule) -> None:
             for step in lane:
                 peers = [peer.rank for peer in step.recv if not peer.memory and peer.rank != rank]
                 if len(set(peers)) != len(peers):
-                    raise ScheduleError(
+                    raise schedule.fault(
                         f"rank {rank}, lane {number}: a step receives twice from one rank; use two steps"
                     )
