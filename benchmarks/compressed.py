@@ -44,11 +44,10 @@ def measure(nbytes: int, formats: Sequence[str], iterations: int) -> tuple[turns
     x = jax.make_array_from_callback((mesh.size, count), sharding, values)
     spec = sharding.spec
     shard_map = functools.partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    choices: dict[str, Any] = {PLAIN: None, **{name: name for name in formats}}
     programs: dict[str, Any] = {
-        name: jax.jit(
-            shard_map(functools.partial(jaxring.all_reduce, axis_name="r", compress=None if name == PLAIN else name))
-        )
-        for name in (PLAIN, *formats)
+        name: jax.jit(shard_map(functools.partial(jaxring.all_reduce, axis_name="r", compress=compress)))
+        for name, compress in choices.items()
     }
     results = {name: [np.asarray(s.data) for s in f(x).addressable_shards] for name, f in programs.items()}
     plain = results[PLAIN][0]

@@ -28,6 +28,8 @@ from jaxring.settings.sizes import size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxring.typing import Op
+
 PLAIN, ORDERED, EXACT = "the tuner's choice", "deterministic", "reproducible"
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -42,7 +44,7 @@ def operand(rows: int, count: int, dtype: str, data: str) -> np.ndarray:
     return x.astype(jax.numpy.dtype(dtype))
 
 
-def measure(nbytes: int, dtype: str, data: str, op: str, iterations: int) -> tuple[turns.Times, bool]:
+def measure(nbytes: int, dtype: str, data: str, op: Op, iterations: int) -> tuple[turns.Times, bool]:
     """Times in s of an all-reduce of ``nbytes`` per rank by each algorithm; whether the exact sums repeat."""
     mesh = turns.mesh("r")
     x = operand(mesh.size, nbytes // jax.numpy.dtype(dtype).itemsize, dtype, data)

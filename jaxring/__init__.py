@@ -16,6 +16,10 @@ if not _source_tree.replaced_by_installed():
         from jaxring._public import *  # noqa: F403
         from jaxring._public import __all__ as __all__
 
+        def __dir__() -> list[str]:
+            """The public names: what completion offers."""
+            return list(__all__)
+
         if _settings().install:
             install(whole_program=_settings().install == "whole")  # noqa: F405
     else:

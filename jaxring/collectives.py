@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from jaxring.epilogues import Epilogue
     from jaxring.tracing.axes import Axes, AxisName
     from jaxring.tracing.options import Options
+    from jaxring.typing import CompressedFormat, Op, Protocol
 
 Tree = TypeVar("Tree")
 
@@ -73,25 +74,65 @@ def _bind(
 def all_reduce(
     x: Tree,
     axis_name: AxisName,
-    op: str = "sum",
+    op: Op = "sum",
     *,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
-    compress: str | None = None,
+    compress: CompressedFormat | None = None,
     seed: Any = None,
     epilogue: Epilogue | None = None,
     assume_replicated: bool = False,
 ) -> Tree:
-    """Every rank gets ``op`` over the ranks' values: "sum", "prod", "min", "max", "mean", "and", "or" or "xor".
+    """Every rank gets ``op`` over the ranks' values, the same bits on all.
 
-    Shapes and dtypes stay; the sum of bool counts in int32, as `jax.lax.psum` does. All ranks get the same bits.
-    float16, bfloat16 and float8 accumulate in float32 and round once. TypeError where ``op`` is not defined.
+    Shapes and dtypes stay; the sum of bool counts in int32, as `jax.lax.psum` does. float16, bfloat16 and float8
+    accumulate in float32 and round once.
 
     Under ``check_vma=True`` a `ReplicatedOperandWarning` is given for a sum, mean or product of a value whose type says
     that it is the same on all ranks. The gradient of replicated parameters is one, because JAX has summed it already:
-    see `jaxring.data_parallel`. ``assume_replicated=True`` turns the warning off.
+    see `jaxring.data_parallel`.
+
+    Args:
+        x: An array or a pytree of arrays, of the same shapes and dtypes on all ranks: bool, integers of 8 to 64 bits,
+            float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64 or complex128.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        op: "sum", "prod", "min", "max", "mean", "and", "or" or "xor". "mean" is for floats and complex numbers, "min"
+            and "max" for all but complex numbers, "and", "or" and "xor" for bool and integers.
+        axis_index_groups: Lists of ranks of the axis, all of one length, as in `jax.lax`: each list is a collective of
+            its own, and ranks count within it. None: all ranks are one group.
+        algorithm: "ring", "tree", "halving_doubling", "oneshot", "deterministic" and others; on CPUs also
+            "reproducible" for exact sums, or the name of one of your own (`jaxring.register_algorithm`). None lets the
+            tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+        compress: The format in which values are sent: "int8", "fp8_e4m3", "bf16" or "int4", in blocks of 128 elements,
+            for float32, bfloat16 and float16. Values that would not become shorter are sent as they are. None: no
+            compression. docs/concepts/compression.md has the error bounds.
+        seed: With ``compress``: an integer or an integer scalar array, by which values are rounded at random. None
+            rounds to nearest.
+        epilogue: What the reduction applies to its complete values before it spreads them: `jaxring.epilogues`, such as
+            ``scale(0.5)``. None: nothing.
+        assume_replicated: True turns the `jaxring.ReplicatedOperandWarning` off.
+
+    Returns:
+        The pytree of the results, with the shapes of ``x``, and its dtypes but for bool's sum and ``epilogues.cast``.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: a leaf is no array, or its dtype is not served or has no ``op``, ``compress`` or
+            ``epilogue``.
+        ValueError: At trace time: an option is unknown, out of range, or does not serve this call, such as
+            ``algorithm`` with ``compress``, or ``compress`` with an ``op`` other than "sum" and "mean".
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        Inside `jax.shard_map` over a mesh with an axis "data":
+
+            mean = jaxring.all_reduce(gradients, "data", "mean")
+            least = jaxring.all_reduce(step, "data", "min", algorithm="tree", timeout=60.0)
     """
     axes = resolve("all_reduce", axis_name, axis_index_groups)
     options = checks.options("all_reduce", axes, op, algorithm, protocol, timeout, call_site())
@@ -117,12 +158,50 @@ def all_gather(
     tiled: bool = False,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
-    compress: str | None = None,
+    compress: CompressedFormat | None = None,
     seed: Any = None,
 ) -> Tree:
-    """Every rank gets all ranks' values: stacked on a new dimension ``axis``; with ``tiled``, concatenated along it."""
+    """Every rank gets all ranks' values, in the order of the ranks.
+
+    Args:
+        x: An array or a pytree of arrays, of the same shapes and dtypes on all ranks: bool, integers of 4 to 64 bits,
+            float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64, complex128, and typed PRNG keys.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        axis: The dimension of the result along which the ranks lie; negative ones count from the end.
+        tiled: False: the ranks are a new dimension ``axis``. True: the values are concatenated along their dimension
+            ``axis``.
+        axis_index_groups: Lists of ranks of the axis, all of one length, as in `jax.lax`: each list is a collective of
+            its own, and ranks count within it. None: all ranks are one group.
+        algorithm: "ring", "direct", "halving_doubling", "pat" and others, or the name of one of your own
+            (`jaxring.register_algorithm`). None lets the tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+        compress: The format in which values are sent: "int8", "fp8_e4m3", "bf16" or "int4", in blocks of 128 elements,
+            for float32, bfloat16 and float16. Values that would not become shorter are sent as they are. None: no
+            compression. docs/concepts/compression.md has the error bounds.
+        seed: With ``compress``: an integer or an integer scalar array, by which values are rounded at random. None
+            rounds to nearest.
+
+    Returns:
+        For a leaf of shape ``[a, b]`` among n ranks with ``axis=0``: ``[n, a, b]``, or with ``tiled`` ``[n * a, b]``.
+        Dtypes stay. With ``compress`` all ranks get the same bits.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: a leaf is no array, or its dtype is not served or cannot be compressed.
+        ValueError: At trace time: an option is unknown, out of range, or does not serve this call, or ``axis`` is no
+            dimension of the result.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        Of rows ``[4, 8]`` of each of 2 ranks:
+
+            whole = jaxring.all_gather(rows, "data", tiled=True)  # [8, 8]
+            by_rank = jaxring.all_gather(rows, "data")  # [2, 4, 8]
+    """
     axes = resolve("all_gather", axis_name, axis_index_groups)
     options = checks.options("all_gather", axes, None, algorithm, protocol, timeout, call_site())
     compressor = wanted("all_gather", compress, seed, axes, None, algorithm)
@@ -139,15 +218,15 @@ def all_gather(
 def reduce_scatter(
     x: Tree,
     axis_name: AxisName,
-    op: str = "sum",
+    op: Op = "sum",
     *,
     scatter_dimension: int = 0,
     tiled: bool = False,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
-    compress: str | None = None,
+    compress: CompressedFormat | None = None,
     seed: Any = None,
     epilogue: None = None,
     assume_replicated: bool = False,
@@ -156,15 +235,15 @@ def reduce_scatter(
 def reduce_scatter(
     x: Any,
     axis_name: AxisName,
-    op: str = "sum",
+    op: Op = "sum",
     *,
     scatter_dimension: int = 0,
     tiled: bool = False,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
-    compress: str | None = None,
+    compress: CompressedFormat | None = None,
     seed: Any = None,
     epilogue: Epilogue,
     assume_replicated: bool = False,
@@ -172,26 +251,66 @@ def reduce_scatter(
 def reduce_scatter(
     x: Any,
     axis_name: AxisName,
-    op: str = "sum",
+    op: Op = "sum",
     *,
     scatter_dimension: int = 0,
     tiled: bool = False,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
-    compress: str | None = None,
+    compress: CompressedFormat | None = None,
     seed: Any = None,
     epilogue: Epilogue | None = None,
     assume_replicated: bool = False,
 ) -> Any:
     """An `all_reduce` whose result is split: each rank keeps its part of ``scatter_dimension``.
 
-    That dimension has as many entries as ranks and goes away, or with ``tiled`` is a multiple of their number and
-    shrinks. As `jax.lax.psum_scatter`, with a choice of operation. ``assume_replicated`` as in `all_reduce`.
+    As `jax.lax.psum_scatter`, with a choice of operation. float16, bfloat16 and float8 accumulate in float32 and round
+    once; the sum of bool counts in int32.
 
-    With an epilogue that has states (``sgd`` with momentum, ``adam``) the result is a tuple: the pytree of the new
-    parameters, then those of the states.
+    Args:
+        x: An array or a pytree of arrays, of the same shapes and dtypes on all ranks: bool, integers of 8 to 64 bits,
+            float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64 or complex128.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        op: "sum", "prod", "min", "max", "mean", "and", "or" or "xor". "mean" is for floats and complex numbers, "min"
+            and "max" for all but complex numbers, "and", "or" and "xor" for bool and integers.
+        scatter_dimension: The dimension that is split. It has as many entries as ranks, or with ``tiled`` a multiple of
+            their number.
+        tiled: False: the dimension goes away. True: it stays, and a rank's part is an n-th of it among n ranks.
+        axis_index_groups: Lists of ranks of the axis, all of one length, as in `jax.lax`: each list is a collective of
+            its own, and ranks count within it. None: all ranks are one group.
+        algorithm: "ring", "direct", "pat", "deterministic" and others; on CPUs also "reproducible", or the name of one
+            of your own (`jaxring.register_algorithm`). None lets the tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+        compress: The format in which values are sent: "int8", "fp8_e4m3", "bf16" or "int4", in blocks of 128 elements,
+            for float32, bfloat16 and float16. Values that would not become shorter are sent as they are. None: no
+            compression. docs/concepts/compression.md has the error bounds.
+        seed: With ``compress``: an integer or an integer scalar array, by which values are rounded at random. None
+            rounds to nearest.
+        epilogue: What the reduction applies to its complete values: `jaxring.epilogues`, also ``sgd`` and ``adam``.
+            None: nothing.
+        assume_replicated: True turns the `jaxring.ReplicatedOperandWarning` off.
+
+    Returns:
+        The pytree of a rank's parts: of a leaf ``[n, b]`` among n ranks ``[b]``, of ``[n * a, b]`` with ``tiled`` ``[a,
+        b]``. Dtypes stay, but for bool's sum and ``epilogues.cast``. With an epilogue that has states (``sgd`` with
+        momentum, ``adam``) a tuple: the pytree of the new parameters, then those of the states.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: a leaf is no array, or its dtype is not served or has no ``op``, ``compress`` or
+            ``epilogue``.
+        ValueError: At trace time: an option is unknown, out of range, or does not serve this call, or
+            ``scatter_dimension`` is no dimension of ``x`` or cannot be split among the ranks.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        The ZeRO step, in which each rank has a shard of the parameters:
+
+            shard = jaxring.reduce_scatter(gradient, "data", "mean", tiled=True)
     """
     axes = resolve("reduce_scatter", axis_name, axis_index_groups)
     options = checks.options("reduce_scatter", axes, op, algorithm, protocol, timeout, call_site())
@@ -223,12 +342,53 @@ def all_to_all(
     tiled: bool = False,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
-    compress: str | None = None,
+    compress: CompressedFormat | None = None,
     seed: Any = None,
 ) -> Tree:
-    """Rank j gets the j-th part of each rank's ``split_axis``, concatenated along ``concat_axis``; as in `jax.lax`."""
+    """Rank j gets the j-th part of each rank's ``split_axis``, in the order of the ranks along ``concat_axis``.
+
+    As `jax.lax.all_to_all`.
+
+    Args:
+        x: An array or a pytree of arrays, of the same shapes and dtypes on all ranks: bool, integers of 4 to 64 bits,
+            float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64, complex128, and typed PRNG keys.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        split_axis: The dimension that is split. It has as many entries as ranks, or with ``tiled`` a multiple of their
+            number.
+        concat_axis: Where the parts lie in the result: a new dimension, or with ``tiled`` the one along which they are
+            concatenated.
+        tiled: False: ``split_axis`` goes away, and ``concat_axis`` is new. True: both stay.
+        axis_index_groups: Lists of ranks of the axis, all of one length, as in `jax.lax`: each list is a collective of
+            its own, and ranks count within it. None: all ranks are one group.
+        algorithm: "direct", "pxn" or "deterministic", or the name of one of your own (`jaxring.register_algorithm`).
+            None lets the tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+        compress: The format in which values are sent: "int8", "fp8_e4m3", "bf16" or "int4", in blocks of 128 elements,
+            for float32, bfloat16 and float16. Values that would not become shorter are sent as they are. None: no
+            compression. docs/concepts/compression.md has the error bounds.
+        seed: With ``compress``: an integer or an integer scalar array, by which values are rounded at random. None
+            rounds to nearest.
+
+    Returns:
+        Among n ranks, of a leaf ``[n, b]`` with ``split_axis=0, concat_axis=1``: ``[b, n]``; of ``[n * a, b]`` with
+        ``tiled`` ``[a, n * b]``. Dtypes stay.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: a leaf is no array, or its dtype is not served or cannot be compressed.
+        ValueError: At trace time: an option is unknown, out of range, or does not serve this call, an axis is no
+            dimension of ``x``, or ``split_axis`` cannot be split among the ranks.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        From rows of all features to all rows of some features:
+
+            features = jaxring.all_to_all(rows, "data", 1, 0, tiled=True)
+    """
     axes = resolve("all_to_all", axis_name, axis_index_groups)
     options = checks.options("all_to_all", axes, None, algorithm, protocol, timeout, call_site())
     compressor = wanted("all_to_all", compress, seed, axes, None, algorithm)
@@ -251,10 +411,37 @@ def permute(
     perm: Sequence[tuple[int, int]],
     *,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """Sends each source's value to its target, by (source, target) pairs; ranks that are no target get zeros."""
+    """Sends each source's value to its target, by (source, target) pairs; as `jax.lax.ppermute`.
+
+    Args:
+        x: An array or a pytree of arrays, of the same shapes and dtypes on all ranks: bool, integers of 4 to 64 bits,
+            float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64, complex128, and typed PRNG keys.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        perm: Pairs (source, target) of ranks. A rank is at most once a source and once a target.
+        algorithm: "direct" or "deterministic", or the name of one of your own (`jaxring.register_algorithm`). None lets
+            the tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        The value that came, with the shapes and dtypes of ``x``; zeros on ranks that are no target.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: a leaf is no array, or its dtype is not served.
+        ValueError: At trace time: an option is unknown, out of range, or does not serve this call, or ``perm`` repeats
+            a rank or names one that does not exist.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        Around a ring of 4 ranks:
+
+            left = jaxring.permute(x, "data", [(i, (i + 1) % 4) for i in range(4)])
+    """
     axes = resolve("permute", axis_name)
     pairs = checks.permutation("permute", perm, axes)
     options = checks.options("permute", axes, None, algorithm, protocol, timeout, call_site())._replace(perm=pairs)
@@ -267,7 +454,28 @@ def permute(
 
 
 def barrier(axis_name: AxisName, *, timeout: float | None = None) -> jax.Array:
-    """No rank passes before all have arrived. Returns a uint32 zero; code that must wait has to use it."""
+    """No rank passes before all have arrived.
+
+    XLA orders by data alone: what has to wait must use the result.
+
+    Args:
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        A uint32 scalar, 0.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        ValueError: At trace time: ``timeout`` is out of range.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        What is returned waits for all ranks:
+
+            x = x + jaxring.barrier("data").astype(x.dtype)
+    """
     axes = resolve("barrier", axis_name)
     options = checks.options("barrier", axes, "sum", None, None, timeout, call_site())
     token: jax.Array = bind("barrier", jnp.zeros((), jnp.uint32), axes, options)

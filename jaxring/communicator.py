@@ -27,6 +27,8 @@ from jaxring.world import launchers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxring.typing import Op
+
 # A reduction, a root, or pairs of a permutation.
 _Option = str | int | tuple[tuple[int, int], ...] | None
 
@@ -35,10 +37,28 @@ class Communicator:
     """All processes of the `jax.distributed` job, one rank each: ``rank`` of ``size``.
 
     Every process makes its communicators in the same order (after `jaxring.rebuild` all make new ones), calls each
-    one's collectives in the same order, and from one thread at a time. Operands and results are contiguous arrays. The
-    result is returned; it is ``out`` if that is given, else a new array. Small messages are fastest with ``out``,
-    because a call with the dtype and shapes of a recent one is found without Python. JaxringError where a collective
-    fails, ValueError and TypeError for arrays that do not fit.
+    one's collectives in the same order, and from one thread at a time. Operands and results are C-contiguous arrays of
+    bool, integers of 8 to 64 bits, floats from float8 to float64, complex64 or complex128, of the same shape and dtype
+    on all ranks. Small messages are fastest with ``out``, because a call with the dtype and shapes of a recent one is
+    found without Python.
+
+    The collectives raise `jaxring.JaxringError` where one fails (a rank is lost or late, or ranks disagree about the
+    call), ValueError for shapes, roots and pairs that do not fit, and TypeError for arrays and dtypes that are not
+    served.
+
+    Args:
+        timeout: Seconds until a collective fails on every rank. None: JAXRING_TIMEOUT.
+
+    Raises:
+        ValueError: Where ``timeout`` is not positive.
+        TypeError: Where ``timeout`` is no number.
+        jaxring.JoinError: Where the job cannot be joined.
+
+    Examples:
+        In each process of a job:
+
+            comm = jaxring.Communicator()
+            comm.all_reduce(losses, losses)  # in place
     """
 
     def __init__(self, *, timeout: float | None = None) -> None:
@@ -56,28 +76,110 @@ class Communicator:
         # Bound once, because each attribute look-up costs a measurable part of a small message's time.
         self._again, self._remember = recent.run, recent.remember
 
-    def all_reduce(self, x: np.ndarray, out: np.ndarray | None = None, op: str = "sum") -> np.ndarray:
-        """``op`` of all ranks' ``x``, on every rank. ``out`` may be ``x``."""
+    def all_reduce(self, x: np.ndarray, out: np.ndarray | None = None, op: Op = "sum") -> np.ndarray:
+        """``op`` of all ranks' ``x``, on every rank.
+
+        Args:
+            x: An array on each rank, in the host's memory.
+            out: Where the result is written, of the shape and dtype of ``x``; may be ``x``. None makes a new array.
+            op: "sum", "prod", "min", "max", "mean", "and", "or" or "xor".
+
+        Returns:
+            ``out``, or the new array, of the shape and dtype of ``x``.
+
+        Raises:
+            jaxring.JaxringError: Where the collective fails: a rank is lost or late, or ranks disagree about the call.
+            ValueError: For arrays that do not fit; for an ``op`` that does not exist.
+            TypeError: For what is no array, or a dtype that is not served or has no ``op``.
+        """
         return self._run("all_reduce", x, out, op)
 
-    def reduce_scatter(self, x: np.ndarray, out: np.ndarray | None = None, op: str = "sum") -> np.ndarray:
-        """Block ``rank`` of ``op`` of all ranks' ``x[size, ...]``."""
+    def reduce_scatter(self, x: np.ndarray, out: np.ndarray | None = None, op: Op = "sum") -> np.ndarray:
+        """Block ``rank`` of ``op`` of all ranks' ``x``.
+
+        Args:
+            x: ``[size, ...]``: a block for each rank.
+            out: Where the result is written: ``[...]``, of the dtype of ``x``. None makes a new array.
+            op: "sum", "prod", "min", "max", "mean", "and", "or" or "xor".
+
+        Returns:
+            ``out``, or the new array: ``[...]``, a block.
+
+        Raises:
+            jaxring.JaxringError: Where the collective fails: a rank is lost or late, or ranks disagree about the call.
+            ValueError: For arrays that do not fit; for an ``op`` that does not exist.
+            TypeError: For what is no array, or a dtype that is not served or has no ``op``.
+        """
         return self._run("reduce_scatter", x, out, op)
 
     def all_gather(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """All ranks' ``x``, in rank order: ``[size, *x.shape]``."""
+        """All ranks' ``x``, in rank order.
+
+        Args:
+            x: An array on each rank, in the host's memory.
+            out: Where the result is written: ``[size, *x.shape]``, of the dtype of ``x``. None makes a new array.
+
+        Returns:
+            ``out``, or the new array: ``[size, *x.shape]``.
+
+        Raises:
+            jaxring.JaxringError: Where the collective fails: a rank is lost or late, or ranks disagree about the call.
+            ValueError: For arrays that do not fit.
+            TypeError: For what is no array, or a dtype that is not served.
+        """
         return self._run("all_gather", x, out, None)
 
     def all_to_all(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Block r of the result is block ``rank`` of rank r's ``x[size, ...]``."""
+        """Block r of the result is block ``rank`` of rank r's ``x``.
+
+        Args:
+            x: ``[size, ...]``: a block for each rank.
+            out: Where the result is written: of the shape of ``x``, of the dtype of ``x``. None makes a new array.
+
+        Returns:
+            ``out``, or the new array: ``[size, ...]``.
+
+        Raises:
+            jaxring.JaxringError: Where the collective fails: a rank is lost or late, or ranks disagree about the call.
+            ValueError: For arrays that do not fit.
+            TypeError: For what is no array, or a dtype that is not served.
+        """
         return self._run("all_to_all", x, out, None)
 
     def broadcast(self, x: np.ndarray, out: np.ndarray | None = None, root: int = 0) -> np.ndarray:
-        """The root's ``x``."""
+        """The root's ``x``, on every rank.
+
+        Args:
+            x: An array on each rank, in the host's memory. Only the root's values matter.
+            out: Where the result is written: of the shape of ``x``, of the dtype of ``x``. None makes a new array.
+            root: The rank whose array it is.
+
+        Returns:
+            ``out``, or the new array, of the shape and dtype of ``x``.
+
+        Raises:
+            jaxring.JaxringError: Where the collective fails: a rank is lost or late, or ranks disagree about the call.
+            ValueError: For arrays that do not fit, or a ``root`` that is no rank.
+            TypeError: For what is no array, or a dtype that is not served.
+        """
         return self._run("broadcast", x, out, root)
 
     def permute(self, x: np.ndarray, pairs: Sequence[tuple[int, int]], out: np.ndarray | None = None) -> np.ndarray:
-        """The ``x`` of the rank that ``pairs`` of (source, target) name as this one's source; zeros without one."""
+        """The ``x`` of this rank's source; zeros on ranks that are no target.
+
+        Args:
+            x: An array on each rank, in the host's memory.
+            pairs: (source, target) pairs of ranks, the same on all. A rank is at most once a source and once a target.
+            out: Where the result is written: of the shape of ``x``, of the dtype of ``x``. None makes a new array.
+
+        Returns:
+            ``out``, or the new array, of the shape and dtype of ``x``.
+
+        Raises:
+            jaxring.JaxringError: Where the collective fails: a rank is lost or late, or ranks disagree about the call.
+            ValueError: For arrays that do not fit, or ``pairs`` that repeat a rank or name one that does not exist.
+            TypeError: For what is no array, or a dtype that is not served.
+        """
         there = "the communicator has"
         return self._run("permute", x, out, checks.pairs_among("Communicator.permute", pairs, self.size, there))
 

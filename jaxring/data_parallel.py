@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jaxring.tracing.axes import AxisName
+    from jaxring.typing import Protocol
 
 __all__ = ["value_and_grad"]
 
@@ -25,27 +26,44 @@ def value_and_grad(
     *,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
-    op: str = "mean",
+    op: Literal["mean", "sum"] = "mean",
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
 ) -> Callable[..., Any]:
     """`jax.value_and_grad` of a loss that is averaged over the ranks of ``axis_name``, inside `jax.shard_map`.
 
-    ``loss(params, batch, ...)`` is a rank's own loss, of its own part of the data, without a reduction over
-    ``axis_name``. The function that is returned takes the same arguments and gives ``(value, gradients)``, or with
-    ``has_aux`` ``((value, aux), gradients)``. ``value`` and ``gradients`` are the mean over the ranks (with
-    ``op="sum"`` the sum), the same bits on all; ``aux`` is a rank's own. ``argnums`` says by which arguments to
-    differentiate: pytrees of parameters that are the same on all ranks.
-
-        step = jaxring.data_parallel.value_and_grad(loss, "data")
-        value, gradients = step(params, batch)
-
     The result is the same with ``check_vma`` True and False, under `jax.pmap` and over axes of `jax.vmap`, and whether
     or not ``params`` were cast before. All is reduced in one call for as much as JAXRING_FUSION_BYTES allows.
-    ``algorithm``, ``protocol`` and ``timeout`` are those of `jaxring.all_reduce`.
 
-    ValueError for an op other than "mean" and "sum", and for a loss that is known to be the same on all ranks.
+    Args:
+        loss: ``loss(params, batch, ...)``: a scalar, a rank's own loss of its own part of the data, without a reduction
+            over ``axis_name``.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        argnums: By which positional arguments to differentiate: pytrees of parameters that are the same on all ranks.
+        has_aux: Whether ``loss`` returns ``(value, aux)``.
+        op: "mean" over the ranks, or "sum".
+        algorithm: "ring", "tree", "halving_doubling", "oneshot", "deterministic" and others, or the name of one of your
+            own (`jaxring.register_algorithm`). None lets the tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        A function of the arguments of ``loss`` that gives ``(value, gradients)``, or with ``has_aux`` ``((value, aux),
+        gradients)``. ``value`` and ``gradients`` are the mean or sum over the ranks, the same bits on all; ``aux`` is a
+        rank's own.
+
+    Raises:
+        ValueError: For an ``op`` other than "mean" and "sum"; at trace time for a loss that is known to be the same on
+            all ranks, and for ``argnums`` that the call does not have.
+        NameError: From its function, at trace time: ``axis_name`` is not bound there.
+
+    Examples:
+        Inside `jax.shard_map` over a mesh with an axis "data":
+
+            step = jaxring.data_parallel.value_and_grad(loss, "data")
+            value, gradients = step(params, batch)
     """
     what = "data_parallel.value_and_grad"
     if op not in ("mean", "sum"):

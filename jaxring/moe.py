@@ -85,22 +85,41 @@ def dispatch(
 ) -> Dispatched:
     """Sends each row of ``x`` to the experts that ``ids`` names: rank r has the r-th part of ``range(experts)``.
 
-    ``x``: ``[tokens, ...]``, of a dtype that `jaxring.ragged_all_to_all` serves, which leaves out those of less than a
-    byte and keys of `jax.random`. ``ids``: integers of any width ``[tokens, k]``, a token's k choices. ``experts``: of
-    all ranks, a multiple of their number. An id that is none of ``range(experts)``, such as -1, is sent to nobody, and
-    counted in `Dispatched.dropped`. Otherwise nothing is dropped, unless there is a ``capacity``: the most rows that
-    one expert takes from all ranks. It takes the first ones in the order of (source rank, token, choice), so the same
-    tokens in the same order drop the same on any number of ranks.
-
-    ``rows``, without a capacity: the length of the result, by default enough for all tokens of all ranks, which costs
-    memory. Where more arrive than that, all ranks raise `jax.errors.JaxRuntimeError`. ``algorithm``: "direct" or "pxn"
-    (on CPUs); None: the tuner's choice.
+    Nothing is dropped, unless there is a ``capacity``, or an id that is none of ``range(experts)``, such as -1, which
+    is sent to nobody; `Dispatched.dropped` counts both. With a capacity an expert takes the first rows in the order of
+    (source rank, token, choice), so the same tokens in the same order drop the same on any number of ranks.
 
     Counts travel first, experts * 4 bytes a rank, twice with a capacity; then the rows themselves. Differentiable in
     ``x``: the cotangents of rows travel back, and a token's are added in the order of its choices.
 
-    Raises at trace time: ValueError for shapes and numbers that do not fit each other; TypeError for ids that are no
-    integers, and for another dtype of ``x``; NotImplementedError where ``axis_name`` is an axis of `jax.vmap`.
+    Args:
+        x: ``[tokens, ...]``, a rank's own: bool, integers of 8 to 64 bits, floats from float8 to float64, complex64 or
+            complex128.
+        ids: Integers of any width ``[tokens, k]``: a token's k choices.
+        axis_name: Name of a mesh axis, or a tuple of names; the rank is the row-major index over them.
+        experts: How many there are on all ranks, a multiple of their number.
+        capacity: The most rows that one expert takes from all ranks. None: all.
+        rows: Without a capacity: the number of rows of the result. None: enough for all tokens of all ranks, which
+            costs memory.
+        algorithm: "direct" or, on CPUs, "pxn". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        What this rank's experts have been sent, for `combine`.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: ``ids`` are no integers, or the dtype of ``x`` is not served.
+        ValueError: At trace time: shapes and numbers do not fit each other, or an option does not serve the call.
+        NotImplementedError: At trace time: ``axis_name`` is an axis of `jax.vmap`.
+        jax.errors.JaxRuntimeError: When the program runs: on all ranks where more rows arrive than ``rows``; where a
+            rank is lost or late.
+
+    Examples:
+        Inside `jax.shard_map` over a mesh with an axis "data":
+
+            sent = jaxring.moe.dispatch(x, ids, "data", experts=64)
+            y = jaxring.moe.combine(experts(sent.tokens, sent.counts), sent, weights)
     """
     axes = resolve("moe.dispatch", axis_name)
     options = ragged_options("moe.dispatch", axes, algorithm, timeout)._replace(disjoint=True)
@@ -179,13 +198,28 @@ def dispatch(
 def combine(answers: Any, dispatched: Dispatched, weights: Any = None) -> Any:
     """Brings the experts' answers back: each token gets the sum of its choices' answers, times their ``weights``.
 
-    ``answers``: an array with the rows of ``dispatched.tokens``, and any other dimensions and dtype. ``weights``:
-    ``[tokens, k]``, as ``ids`` was; None: 1. Returns ``[tokens, ...]`` of the answers' dtype. Answers are added in the
-    order of the choices; float16, bfloat16 and float8 add in float32. A choice that was not sent counts as zeros,
-    whatever its weight. Differentiable in ``answers`` and ``weights``. It sends no counts.
+    Answers are added in the order of the choices; float16, bfloat16 and float8 add in float32. A choice that was not
+    sent counts as zeros, whatever its weight. Differentiable in ``answers`` and ``weights``. It sends no counts.
 
-    Raises at trace time: ValueError for shapes that do not fit, TypeError for a dtype of ``answers`` that
-    `jaxring.ragged_all_to_all` does not serve.
+    Args:
+        answers: An array with the rows of ``dispatched.tokens``, and any other dimensions: bool, integers of 8 to 64
+            bits, floats from float8 to float64, complex64 or complex128.
+        dispatched: What `dispatch` has returned.
+        weights: ``[tokens, k]``, as ``ids`` was. None: 1.
+
+    Returns:
+        ``[tokens, ...]`` of the answers' dtype.
+
+    Raises:
+        NameError: At trace time: the axis of `dispatch` is not bound here.
+        TypeError: At trace time: the dtype of ``answers`` is not served.
+        ValueError: At trace time: shapes do not fit.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late.
+
+    Examples:
+        Inside `jax.shard_map` over a mesh with an axis "data":
+
+            y = jaxring.moe.combine(answers, sent, jax.nn.softmax(scores))
     """
     axes = resolve("moe.combine", dispatched.axis_name)
     options = ragged_options("moe.combine", axes, dispatched.algorithm, dispatched.timeout)._replace(disjoint=True)

@@ -13,6 +13,8 @@ result goes straight into the done.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
@@ -67,9 +69,24 @@ class Handle(Generic[Tree]):
         that is free only after the transfer; each makes it wait. Values of regions that leave mesh axes to the
         partitioner are only kept together by `jax.lax.optimization_barrier`, which does not hold on CPU.
 
-        On GPUs (experimental: has run on one GPU only) the collective runs beside what XLA places between the start
-        and the done. Where the done is in another trace than the start (in a loop's body, say), and where mesh axes are
+        On GPUs (experimental: has run on one GPU only) the collective runs beside what XLA places between the start and
+        the done. Where the done is in another trace than the start (in a loop's body, say), and where mesh axes are
         left to the partitioner, it does not; nor does a reduction whose epilogue has states.
+
+        Args:
+            *compute: Pytrees of arrays, which are computed while the collective travels.
+
+        Returns:
+            The collective's result, or a tuple of it and the pytrees.
+
+        Raises:
+            jax.errors.JaxRuntimeError: When the program runs: the collective has failed.
+
+        Examples:
+            Inside `jax.shard_map` over a mesh with an axis "data":
+
+                handle = jaxring.all_gather_start(weights, "data", tiled=True)
+                whole, y = handle.done(layer(x))
         """
         parts, shape = jax.tree.flatten(self._value, is_leaf=_is_started)
         pending = [part.value for part in parts if _is_started(part)]
@@ -97,6 +114,15 @@ class Handle(Generic[Tree]):
         return cls(children[0])
 
 
+_RETURNS = "Returns:\n    A `jaxring.Handle`, whose `done` gives the result, wherever that is needed first."
+
+
+def _section(documentation: str, title: str) -> str:
+    """One section of a docstring: its title, and the indented lines behind it."""
+    found = re.search(rf"^{title}:\n(?:[ ].*\n|\n)*", documentation + "\n", re.MULTILINE)
+    return found[0].rstrip() if found else ""
+
+
 def _started(function: Callable[P, Tree], name: str) -> Callable[P, Handle[Tree]]:
     def start(*args: P.args, **kwargs: P.kwargs) -> Handle[Tree]:
         with starting():
@@ -104,7 +130,12 @@ def _started(function: Callable[P, Tree], name: str) -> Callable[P, Handle[Tree]
         return Handle(value, args[0] if args else kwargs["x"])
 
     start.__name__ = start.__qualname__ = f"{name}_start"
-    start.__doc__ = f"Starts `jaxring.{name}`, whose arguments it takes; `Handle.done` gives the result."
+    documentation = inspect.getdoc(function) or ""
+    parts = [f"Starts `jaxring.{name}`.", _section(documentation, "Args"), _RETURNS, _section(documentation, "Raises")]
+    start.__doc__ = "\n\n".join(filter(None, parts))
+    shown: Any = start
+    signature = inspect.signature(function)
+    shown.__signature__ = signature.replace(return_annotation=f"Handle[{signature.return_annotation}]")
     return start
 
 

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def new_token() -> jax.Array:
-    """A uint32 scalar that starts a chain of `send` and `recv`."""
+    """A token that begins a chain of `send` and `recv`.
+
+    Returns:
+        A uint32 scalar, 0.
+    """
     return jnp.zeros((), jnp.uint32)
 
 
@@ -35,7 +39,7 @@ def send(
     tag: int = 0,
     timeout: float | None = None,
 ) -> jax.Array:
-    """Sends ``x`` from each source to its target, by (source, target) pairs, and returns a token.
+    """Sends ``x`` from each source to its target.
 
     Every rank calls it; ranks that are no source send nothing. It is buffered: the token is ready when ``x`` is copied,
     received or not. Sends and receives with one ``tag`` over the same ranks match in the order in which they are
@@ -44,6 +48,34 @@ def send(
 
     On GPUs (experimental: has run on one GPU only) a rank may be 16 messages of one tag ahead of their receives, fewer
     where they are longer than 4 MiB, but two of any size: a further send waits for a receive, up to the deadline.
+
+    Args:
+        x: An array of the same shape and dtype on all ranks: bool, integers of 8 to 64 bits, floats from float8 to
+            float64, complex64 or complex128.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        perm: Pairs (source, target) of ranks. A rank is at most once a source and once a target.
+        token: What the call before it in the chain has returned. None begins a chain.
+        tag: Any integer: messages of one tag between the same ranks match in the order of the calls.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        The token for the next call of the chain: a uint32 scalar.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: ``x`` is no array or of another dtype, or ``tag`` is no integer.
+        ValueError: At trace time: ``perm`` repeats a rank or names one that does not exist, or ``timeout`` is out of
+            range.
+        NotImplementedError: At trace time: ``axis_name`` is an axis of `jax.vmap`, or the call is to be differentiated;
+            `jaxring.permute` serves both.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        From rank 0 to rank 1 of an axis "pipe":
+
+            token = jaxring.send(x, "pipe", [(0, 1)])
+            y, token = jaxring.recv(x, "pipe", [(0, 1)], token)
     """
     axes = resolve("send", axis_name)
     pairs = checks.permutation("send", perm, axes)
@@ -65,11 +97,37 @@ def recv(
     tag: int = 0,
     timeout: float | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Receives what the matching `send` sends: ``(value, token)``.
+    """Receives what the matching `send` sends.
 
-    ``like`` has the value's shape and dtype (an array or `jax.ShapeDtypeStruct`). Ranks that are no target get zeros.
     The axes over which the sent value varies are not known here: under ``check_vma=True`` the received value is typed
     as varying over all manual axes of the mesh.
+
+    Args:
+        like: An array or `jax.ShapeDtypeStruct` with the value's shape and dtype.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        perm: Pairs (source, target) of ranks. A rank is at most once a source and once a target.
+        token: What the call before it in the chain has returned. None begins a chain.
+        tag: Any integer: messages of one tag between the same ranks match in the order of the calls.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        ``(value, token)``: the value that came, zeros on ranks that are no target; and the token for the next call of
+        the chain, a uint32 scalar.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: ``like`` has no shape or dtype, or one that is not served, or ``tag`` is no integer.
+        ValueError: At trace time: ``perm`` repeats a rank or names one that does not exist, or ``timeout`` is out of
+            range.
+        NotImplementedError: At trace time: ``axis_name`` is an axis of `jax.vmap`, or the call is to be differentiated;
+            `jaxring.permute` serves both.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        From rank 0 to rank 1 of an axis "pipe":
+
+            y, token = jaxring.recv(jax.ShapeDtypeStruct((8,), "float32"), "pipe", [(0, 1)], token)
     """
     axes = resolve("recv", axis_name)
     pairs = checks.permutation("recv", perm, axes)
@@ -101,11 +159,42 @@ def ragged_all_to_all(
     """All-to-all of uneven parts, as `jax.lax.ragged_all_to_all`, which has no CPU version.
 
     To rank j go the ``send_sizes[j]`` rows of ``operand`` from ``input_offsets[j]``; they land at row
-    ``output_offsets[j]`` of its ``output``, whose other rows stay. ``recv_sizes[i]`` rows come from rank i. These are
-    integer vectors with an entry per rank. ``algorithm``: "direct", "deterministic", which is the same, or, on CPUs,
-    "pxn"; None: the tuner's choice. `jax.errors.JaxRuntimeError` where sizes disagree or reach past an end.
+    ``output_offsets[j]`` of its ``output``, whose other rows stay. ``recv_sizes[i]`` rows come from rank i.
+
     The gradient of a row that goes to several ranks is the sum of their parts. By JAX's own rules, which hold for
     `jax.lax`'s function, `jaxring.lax`'s and under `install`, it is one rank's part.
+
+    Args:
+        operand: ``[rows, ...]``: bool, integers of 8 to 64 bits, floats from float8 to float64, complex64 or
+            complex128.
+        output: ``[rows here, ...]``, of the dtype and the other dimensions of ``operand``: the result where nothing
+            lands.
+        input_offsets: Integers ``[ranks]``: the first row of ``operand`` for each rank.
+        send_sizes: Integers ``[ranks]``: how many rows each rank gets.
+        output_offsets: Integers ``[ranks]``: at which row of that rank's ``output`` they land.
+        recv_sizes: Integers ``[ranks]``: how many rows come from each rank.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        axis_index_groups: Lists of ranks of the axis, all of one length, as in `jax.lax`: each list is a collective of
+            its own, and ranks count within it. None: all ranks are one group.
+        algorithm: "direct", "deterministic", which is the same, or, on CPUs, "pxn". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        An array with the shape and dtype of ``output``.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: an operand is no array, or its dtype is not served.
+        ValueError: At trace time: shapes or dtypes do not fit each other, or an option does not serve the call.
+        NotImplementedError: At trace time: ``axis_name`` is an axis of `jax.vmap`.
+        jax.errors.JaxRuntimeError: When the program runs: sizes disagree or reach past an end, or a rank is lost or
+            late.
+
+    Examples:
+        Inside `jax.shard_map` over a mesh with an axis "data":
+
+            jaxring.ragged_all_to_all(rows, jnp.zeros_like(rows), begins, sizes, lands, comes, axis_name="data")
     """
     axes = resolve("ragged_all_to_all", axis_name, axis_index_groups)
     options = ragged_options("ragged_all_to_all", axes, algorithm, timeout)

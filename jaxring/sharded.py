@@ -28,6 +28,8 @@ from jaxring.tracing.axes import named, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jaxring.typing import Op, Protocol
+
 __all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "permute", "reduce_scatter"]
 
 Tree = TypeVar("Tree")
@@ -38,7 +40,7 @@ class Choice(TypedDict, total=False):
     """Options of every collective. None lets the tuner or the settings choose. ``timeout`` is in seconds."""
 
     algorithm: str | None
-    protocol: str | None
+    protocol: Protocol | None
     timeout: float | None
 
 
@@ -46,12 +48,38 @@ def all_reduce(
     x: Tree,
     mesh: AnyMesh,
     axis: str | tuple[str, ...],
-    op: str = "sum",
+    op: Op = "sum",
     *,
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """Reduces the ranks' blocks by ``op``. The result is one block, replicated over ``axis``."""
+    """Reduces the ranks' blocks by ``op``.
+
+    Args:
+        x: An array or a pytree of arrays that share ``spec``, of the dtypes of `jaxring.all_reduce`; one with another
+            sharding is resharded. Each dimension that ``spec`` cuts is a multiple of the number of its blocks.
+        mesh: A `jax.sharding.Mesh` or `AbstractMesh`; None: that of `jax.set_mesh`.
+        axis: The mesh axis whose positions are the ranks, or a tuple of axes.
+        op: "sum", "prod", "min", "max", "mean", "and", "or" or "xor". "mean" is for floats and complex numbers, "min"
+            and "max" for all but complex numbers, "and", "or" and "xor" for bool and integers.
+        spec: How the operand is cut into blocks: a `jax.sharding.PartitionSpec` in which ``axis`` cuts one dimension.
+            None: ``P(axis)``.
+        **choice: ``algorithm``, ``protocol`` and ``timeout`` (seconds), as of `jaxring.all_reduce`.
+
+    Returns:
+        One block, replicated over ``axis``: the dimension that ``axis`` cuts is as long as a block.
+
+    Raises:
+        TypeError: At trace time: an argument is of another type, or a dtype is not served.
+        ValueError: At trace time: ``mesh``, ``axis``, ``spec``, a shape or an option does not fit; or the call is
+            inside `jax.shard_map`.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        On arrays that are sharded over a mesh with an axis "data":
+
+            total = jaxring.sharded.all_reduce(x, mesh, "data")  # [n * a] to [a]
+    """
     place = _place("all_reduce", x, mesh, axis, spec)
     return _run(place, lambda v: collectives.all_reduce(v, place.axis, op, **choice), place.without, x)
 
@@ -64,7 +92,31 @@ def all_gather(
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """Replicates the array over ``axis``: its shape and values stay, and every rank has all blocks."""
+    """Replicates the array over ``axis``.
+
+    Args:
+        x: An array or a pytree of arrays that share ``spec``, of the dtypes of `jaxring.all_gather`; one with another
+            sharding is resharded. Each dimension that ``spec`` cuts is a multiple of the number of its blocks.
+        mesh: A `jax.sharding.Mesh` or `AbstractMesh`; None: that of `jax.set_mesh`.
+        axis: The mesh axis whose positions are the ranks, or a tuple of axes.
+        spec: How the operand is cut into blocks: a `jax.sharding.PartitionSpec` in which ``axis`` cuts one dimension.
+            None: ``P(axis)``.
+        **choice: ``algorithm``, ``protocol`` and ``timeout`` (seconds), as of `jaxring.all_gather`.
+
+    Returns:
+        The array with its shape and values, all blocks of which every rank has.
+
+    Raises:
+        TypeError: At trace time: an argument is of another type, or a dtype is not served.
+        ValueError: At trace time: ``mesh``, ``axis``, ``spec``, a shape or an option does not fit; or the call is
+            inside `jax.shard_map`.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        On arrays that are sharded over a mesh with an axis "data":
+
+            whole = jaxring.sharded.all_gather(x, mesh, "data")
+    """
     place = _place("all_gather", x, mesh, axis, spec)
 
     def gather(v: Any) -> Any:
@@ -78,14 +130,39 @@ def reduce_scatter(
     x: Tree,
     mesh: AnyMesh,
     axis: str | tuple[str, ...],
-    op: str = "sum",
+    op: Op = "sum",
     *,
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """Reduces the ranks' blocks by ``op``. The result is one block, of which rank r has the r-th part.
+    """Reduces the ranks' blocks by ``op``, and leaves each rank its part of the result.
 
     The dimension must be a multiple of the square of the number of ranks.
+
+    Args:
+        x: An array or a pytree of arrays that share ``spec``, of the dtypes of `jaxring.reduce_scatter`; one with
+            another sharding is resharded. Each dimension that ``spec`` cuts is a multiple of the number of its blocks.
+        mesh: A `jax.sharding.Mesh` or `AbstractMesh`; None: that of `jax.set_mesh`.
+        axis: The mesh axis whose positions are the ranks, or a tuple of axes.
+        op: "sum", "prod", "min", "max", "mean", "and", "or" or "xor". "mean" is for floats and complex numbers, "min"
+            and "max" for all but complex numbers, "and", "or" and "xor" for bool and integers.
+        spec: How the operand is cut into blocks: a `jax.sharding.PartitionSpec` in which ``axis`` cuts one dimension.
+            None: ``P(axis)``.
+        **choice: ``algorithm``, ``protocol`` and ``timeout`` (seconds), as of `jaxring.reduce_scatter`.
+
+    Returns:
+        One block, sharded by ``spec``, of which rank r has the r-th part.
+
+    Raises:
+        TypeError: At trace time: an argument is of another type, or a dtype is not served.
+        ValueError: At trace time: ``mesh``, ``axis``, ``spec``, a shape or an option does not fit; or the call is
+            inside `jax.shard_map`.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        On arrays that are sharded over a mesh with an axis "data":
+
+            shard = jaxring.sharded.reduce_scatter(x, mesh, "data", "mean")  # [n * a] to [a]
     """
     place = _place("reduce_scatter", x, mesh, axis, spec)
 
@@ -108,7 +185,30 @@ def all_to_all(
 ) -> Tree:
     """Rank j's new block is the j-th parts of all blocks along ``split_axis``, concatenated along ``concat_axis``.
 
-    The result is sharded like the operand, and has its shape if ``split_axis == concat_axis``.
+    Args:
+        x: An array or a pytree of arrays that share ``spec``, of the dtypes of `jaxring.all_to_all`; one with another
+            sharding is resharded. Each dimension that ``spec`` cuts is a multiple of the number of its blocks.
+        mesh: A `jax.sharding.Mesh` or `AbstractMesh`; None: that of `jax.set_mesh`.
+        axis: The mesh axis whose positions are the ranks, or a tuple of axes.
+        split_axis: The dimension along which blocks are split, a multiple of the number of ranks.
+        concat_axis: The dimension along which the parts are concatenated.
+        spec: How the operand is cut into blocks: a `jax.sharding.PartitionSpec` in which ``axis`` cuts one dimension.
+            None: ``P(axis)``.
+        **choice: ``algorithm``, ``protocol`` and ``timeout`` (seconds), as of `jaxring.all_to_all`.
+
+    Returns:
+        The array, sharded like the operand, and with its shape if ``split_axis == concat_axis``.
+
+    Raises:
+        TypeError: At trace time: an argument is of another type, or a dtype is not served.
+        ValueError: At trace time: ``mesh``, ``axis``, ``spec``, a shape or an option does not fit; or the call is
+            inside `jax.shard_map`.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        On arrays that are sharded over a mesh with an axis "data":
+
+            y = jaxring.sharded.all_to_all(x, mesh, "data", 0, 0)
     """
     place = _place("all_to_all", x, mesh, axis, spec)
 
@@ -127,7 +227,32 @@ def permute(
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """Moves blocks by (source, target) pairs of ranks. Ranks that are not a target get zeros."""
+    """Moves blocks by (source, target) pairs of ranks.
+
+    Args:
+        x: An array or a pytree of arrays that share ``spec``, of the dtypes of `jaxring.permute`; one with another
+            sharding is resharded. Each dimension that ``spec`` cuts is a multiple of the number of its blocks.
+        mesh: A `jax.sharding.Mesh` or `AbstractMesh`; None: that of `jax.set_mesh`.
+        axis: The mesh axis whose positions are the ranks, or a tuple of axes.
+        perm: Pairs (source, target) of ranks. A rank is at most once a source and once a target.
+        spec: How the operand is cut into blocks: a `jax.sharding.PartitionSpec` in which ``axis`` cuts one dimension.
+            None: ``P(axis)``.
+        **choice: ``algorithm``, ``protocol`` and ``timeout`` (seconds), as of `jaxring.permute`.
+
+    Returns:
+        The array, sharded like the operand; zeros in the blocks of ranks that are no target.
+
+    Raises:
+        TypeError: At trace time: an argument is of another type, or a dtype is not served.
+        ValueError: At trace time: ``mesh``, ``axis``, ``spec``, a shape or an option does not fit; or the call is
+            inside `jax.shard_map`.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        On arrays that are sharded over a mesh with an axis "data":
+
+            y = jaxring.sharded.permute(x, mesh, "data", [(0, 1), (1, 0)])
+    """
     place = _place("permute", x, mesh, axis, spec)
     return _run(place, lambda v: collectives.permute(v, place.axis, perm, **choice), place.spec, x)
 
@@ -141,7 +266,32 @@ def broadcast(
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """The block of rank ``root``, replicated over ``axis``."""
+    """The block of rank ``root``, for all.
+
+    Args:
+        x: An array or a pytree of arrays that share ``spec``, of the dtypes of `jaxring.broadcast`; one with another
+            sharding is resharded. Each dimension that ``spec`` cuts is a multiple of the number of its blocks.
+        mesh: A `jax.sharding.Mesh` or `AbstractMesh`; None: that of `jax.set_mesh`.
+        axis: The mesh axis whose positions are the ranks, or a tuple of axes.
+        root: The rank whose block it is.
+        spec: How the operand is cut into blocks: a `jax.sharding.PartitionSpec` in which ``axis`` cuts one dimension.
+            None: ``P(axis)``.
+        **choice: ``algorithm``, ``protocol`` and ``timeout`` (seconds), as of `jaxring.broadcast`.
+
+    Returns:
+        One block, replicated over ``axis``.
+
+    Raises:
+        TypeError: At trace time: an argument is of another type, or a dtype is not served.
+        ValueError: At trace time: ``mesh``, ``axis``, ``spec``, a shape or an option does not fit; or the call is
+            inside `jax.shard_map`.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        On arrays that are sharded over a mesh with an axis "data":
+
+            first = jaxring.sharded.broadcast(x, mesh, "data", root=0)
+    """
     place = _place("broadcast", x, mesh, axis, spec)
     return _run(place, lambda v: rooted.broadcast(v, place.axis, root, **choice), place.without, x)
 

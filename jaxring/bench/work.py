@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxring.plan import collectives
 from jaxring.plan.collectives import Arguments, Collective, Folded
 from jaxring.plan.dtypes import numpy_dtype
+
+if TYPE_CHECKING:
+    from jaxring.typing import Op
 
 # Those that can be measured.
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
@@ -25,7 +29,7 @@ class Case:
     """
 
     collective: str
-    op: str
+    op: Op
     dtype: str
     nbytes: int
     inplace: bool = False  # the operand is donated to the result

@@ -28,15 +28,23 @@ _undo_whole: list[Callable[[], None]] = []
 def install(*, whole_program: bool = False) -> None:
     """Lowers JAX's own collective primitives to jaxring, on the platforms that it serves, until `uninstall`.
 
-    With ``whole_program`` also the collectives that XLA's partitioner inserts run on jaxring: those of plain `jax.jit`
-    over sharded arrays, on CPUs and on GPUs (experimental: has run on one GPU only). RuntimeError where this jaxlib
-    does not allow that.
-
     It holds for the whole process and all its threads; a second call changes nothing, but that one may ask for more
-    than the first. JAX's caches are cleared, so functions that were compiled before are compiled again; what
-    `.lower()` or `.compile()` have returned stays as it is. Calls that jaxring cannot carry keep JAX's lowering, with a
-    warning and a line in `jaxring.explain`. To export a program with `jax.export` while it holds, pass
-    `jaxring.export_checks`.
+    than the first. JAX's caches are cleared, so functions that were compiled before are compiled again; what `.lower()`
+    or `.compile()` have returned stays as it is. Calls that jaxring cannot carry keep JAX's lowering, with a warning
+    and a line in `jaxring.explain`. To export a program with `jax.export` while it holds, pass `jaxring.export_checks`.
+
+    Args:
+        whole_program: Whether also the collectives that XLA's partitioner inserts run on jaxring: those of plain
+            `jax.jit` over sharded arrays, on CPUs and on GPUs (experimental: has run on one GPU only).
+
+    Raises:
+        RuntimeError: Where this jaxlib does not allow ``whole_program``; then nothing has changed.
+
+    Examples:
+        `jax.lax`'s collectives on jaxring's engine:
+
+            jaxring.install()
+            total = jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P())(x)
     """
     with _lock:
         _want(_installed | {whole_program}, _open)
@@ -50,7 +58,24 @@ def uninstall() -> None:
 
 @contextlib.contextmanager
 def installed(*, whole_program: bool = False) -> Iterator[None]:
-    """`install` for a with-block. Blocks may be nested, and open in several threads: the last one to end uninstalls."""
+    """`install` for a with-block. Blocks may be nested, and open in several threads: the last one to end uninstalls.
+
+    Args:
+        whole_program: Whether also the collectives that XLA's partitioner inserts run on jaxring: those of plain
+            `jax.jit` over sharded arrays, on CPUs and on GPUs (experimental: has run on one GPU only).
+
+    Returns:
+        A context manager.
+
+    Raises:
+        RuntimeError: At the begin of the block, where this jaxlib does not allow ``whole_program``.
+
+    Examples:
+        For a part of the program:
+
+            with jaxring.installed():
+                train(params, batches)
+    """
     with _lock:
         _want(_installed, {**_open, whole_program: _open[whole_program] + 1})
     try:

@@ -14,6 +14,7 @@ from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
 from jaxring.runtime.explain import called
+from jaxring.runtime.explain import clear as forget
 from jaxring.runtime.explain import explain as so_far
 from jaxring.runtime.placement import device_owners
 from jaxring.runtime.schedules import normalise
@@ -38,20 +39,41 @@ class Engine(enum.Enum):
     XLA = "XLA's"
 
 
-def explain(compiled: jax.stages.Compiled | None = None) -> str:
+def explain(compiled: jax.stages.Compiled | None = None, *, clear: bool = False) -> str:
     """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why.
 
     Then a line for each call that `jaxring.install` left to JAX's or XLA's own collectives, or replicated, and why.
 
-    With ``compiled``, what ``jax.jit(f).lower(...).compile()`` has returned: a line for each collective of that
-    program, in the program's order: whether the program called it or XLA inserted it, bytes per rank, groups, the
-    choice among the ranks of the first group, and what it is predicted to take, on the hosts of these ranks. Before the
-    processes have joined each other, which a first collective between them does, one host is assumed, and the line says
-    so. On GPUs the choice is made when the program first runs, by what the GPUs are. ValueError for an executable whose
-    program XLA does not tell.
+    With ``compiled`` a line for each collective of that program, in the program's order: whether the program called it
+    or XLA inserted it, bytes per rank, groups, the choice among the ranks of the first group, and what it is predicted
+    to take, on the hosts of these ranks. Before the processes have joined each other, which a first collective between
+    them does, one host is assumed, and the line says so. On GPUs the choice is made when the program first runs, by
+    what the GPUs are.
+
+    Args:
+        compiled: What ``jax.jit(f).lower(...).compile()`` has returned. None: what ran so far in this process.
+        clear: Forgets these decisions afterwards, those of `jaxring.plans`, too: the next call lists what is planned
+            from here on. A call that was planned before is not planned again.
+
+    Returns:
+        Lines of text.
+
+    Raises:
+        ValueError: For an executable whose program XLA does not tell, and for ``clear`` with ``compiled``.
+
+    Examples:
+        After a step of training:
+
+            step(params, batch)
+            print(jaxring.explain())
     """
     if compiled is None:
-        return so_far()
+        text = so_far()
+        if clear:
+            forget()
+        return text
+    if clear:
+        raise ValueError("jaxring.explain: clear is for what ran so far; leave it out where a program is given.")
     return "\n".join(map(str, listed(compiled))) or "jaxring: there is no collective in this program."
 
 

@@ -21,6 +21,8 @@ from jaxring.tracing.axes import called_at, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jaxring.typing import Op
+
 log = logging.getLogger("jaxring.install")
 
 # Platforms that the engine serves.
@@ -34,7 +36,7 @@ class Entry(NamedTuple):
     op: str | None = None
 
 
-def _all_reduce(op: str, local: Callable[..., Any]) -> Entry:
+def _all_reduce(op: Op, local: Callable[..., Any]) -> Entry:
     def body(x: Any, *, axes: Any, axis_index_groups: Any = None) -> Any:
         positional = tuple(axis for axis in axes if isinstance(axis, int))
         names = tuple(axis for axis in axes if not isinstance(axis, int))

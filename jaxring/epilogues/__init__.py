@@ -43,9 +43,22 @@ class Epilogue:
     dtype: np.dtype[Any] | None = None
 
     def then(self, after: Epilogue) -> Epilogue:
-        """This, and ``after`` applied to what it gives. ValueError if this is a cast or an optimiser's step.
+        """This, and ``after`` applied to what it gives.
 
-        TypeError where ``after`` is no `Epilogue`.
+        Args:
+            after: The epilogue that follows.
+
+        Returns:
+            The epilogue of both.
+
+        Raises:
+            ValueError: If this is a cast or an optimiser's step.
+            TypeError: Where ``after`` is no `Epilogue`.
+
+        Examples:
+            A mean over 8 ranks, clipped:
+
+                jaxring.epilogues.scale(1 / 8).then(jaxring.epilogues.clip(-1.0, 1.0))
         """
         if not isinstance(after, Epilogue):
             raise TypeError(f"jaxring.epilogues: then takes an epilogue, such as scale(0.5), not {after!r}.")
@@ -64,14 +77,33 @@ class Epilogue:
 
 
 def scale(factor: ArrayLike) -> Epilogue:
-    """Multiplies by ``factor``, a number or a scalar. The dtype stays, also where ``factor`` has a wider one."""
+    """Multiplies by ``factor``. The dtype stays, also where ``factor`` has a wider one.
+
+    Args:
+        factor: A number or a scalar array.
+
+    Returns:
+        An epilogue, for the argument ``epilogue`` of `jaxring.all_reduce` and `jaxring.reduce_scatter`.
+
+    Raises:
+        TypeError: For a parameter that is no number and no scalar array of floats or integers.
+    """
     return Epilogue((FUNCTIONS["scale"],), (_scalar("scale", "factor", factor),))
 
 
 def clip(low: ArrayLike, high: ArrayLike) -> Epilogue:
     """Clips each element to ``low`` and ``high``, as `jax.numpy.clip`: NaN stays NaN, and the dtype stays.
 
-    ValueError where ``low`` is greater than ``high``, if both are known while the program is traced.
+    Args:
+        low: A number or a scalar array: the least value.
+        high: A number or a scalar array: the greatest value.
+
+    Returns:
+        An epilogue, for the argument ``epilogue`` of `jaxring.all_reduce` and `jaxring.reduce_scatter`.
+
+    Raises:
+        ValueError: Where ``low`` is greater than ``high``, if both are known while the program is traced.
+        TypeError: For a parameter that is no number and no scalar array of floats or integers.
     """
     bounds = _scalar("clip", "low", low), _scalar("clip", "high", high)
     least, most = map(_known, bounds)
@@ -83,7 +115,17 @@ def clip(low: ArrayLike, high: ArrayLike) -> Epilogue:
 def cast(dtype: DTypeLike) -> Epilogue:
     """Rounds to ``dtype`` once, from the accumulators: what is spread has that many bytes.
 
-    Float dtypes become each other, except float64, which stays float64; the call raises TypeError for others.
+    Float dtypes become each other, except float64, which stays float64.
+
+    Args:
+        dtype: The dtype of the result.
+
+    Returns:
+        An epilogue, for the argument ``epilogue`` of `jaxring.all_reduce` and `jaxring.reduce_scatter`.
+
+    Raises:
+        TypeError: For what is no dtype; the call with the epilogue raises it for a dtype that is no float's, or where
+            only one of two is float64.
     """
     return Epilogue((FUNCTIONS["cast"],), dtype=np.dtype(dtype))
 
@@ -97,13 +139,32 @@ def sgd(
     nesterov: bool = False,
     weight_decay: ArrayLike = 0.0,
 ) -> Epilogue:
-    """A step of stochastic gradient descent, for `jaxring.reduce_scatter` of gradients: gives the new ``params``.
+    """A step of stochastic gradient descent, for `jaxring.reduce_scatter` of gradients.
 
-    ``params``: a pytree with the shapes of the reduced gradients' shards. With ``momentum`` the result is
-    ``(params, trace)``; ``trace`` is the pytree of the last step, zeros at first. As `optax.sgd`, with a
-    ``weight_decay`` that is added to the gradient (`optax.add_decayed_weights` before it). The results have the dtypes
-    of ``params`` and ``trace``, which may be wider than the gradients'. ValueError for ``momentum`` without ``trace``,
-    and for ``trace`` or ``nesterov`` without ``momentum``.
+    As `optax.sgd`, with `optax.add_decayed_weights` before it. The results have the dtypes of ``params`` and ``trace``,
+    which may be wider than the gradients'.
+
+    Args:
+        params: A pytree with the shapes of the reduced gradients' shards.
+        learning_rate: A number or a scalar array.
+        momentum: A number or a scalar array. None: no momentum.
+        trace: With ``momentum``: the pytree of the last step, zeros at first.
+        nesterov: Whether the momentum is Nesterov's.
+        weight_decay: What times ``params`` is added to the gradient: a number or a scalar array.
+
+    Returns:
+        An epilogue, for the argument ``epilogue`` of `jaxring.reduce_scatter`, whose result is the new ``params``, or
+        with ``momentum`` ``(params, trace)``.
+
+    Raises:
+        ValueError: For ``momentum`` without ``trace``, and for ``trace`` or ``nesterov`` without ``momentum``.
+        TypeError: For a parameter that is no number and no scalar array of floats or integers.
+
+    Examples:
+        Inside `jax.shard_map` over a mesh with an axis "data":
+
+            step = jaxring.epilogues.sgd(shards, 0.1, momentum=0.9, trace=trace)
+            shards, trace = jaxring.reduce_scatter(gradients, "data", "mean", tiled=True, epilogue=step)
     """
     rate, decay = _scalar("sgd", "learning_rate", learning_rate), _scalar("sgd", "weight_decay", weight_decay)
     if momentum is None:
@@ -131,14 +192,37 @@ def adam(
     eps: ArrayLike = 1e-8,
     weight_decay: ArrayLike = 0.0,
 ) -> Epilogue:
-    """A step of Adam, for `jaxring.reduce_scatter` of gradients: gives the new ``(params, mu, nu)``.
+    """A step of Adam, for `jaxring.reduce_scatter` of gradients.
 
-    ``params``, ``mu``, ``nu``: pytrees with the shapes of the reduced gradients' shards; the moments are zeros at
-    first. ``step``: 1 at the first step. As `optax.adamw` (`optax.adam` for ``weight_decay=0``) and
-    `optax.apply_updates`. The results have the dtypes of their operands, which may be wider than the gradients'.
+    As `optax.adamw` (`optax.adam` for ``weight_decay=0``) and `optax.apply_updates`. The results have the dtypes of
+    their operands, which may be wider than the gradients'.
 
-    ValueError for a ``step`` below 1, and for ``b1`` or ``b2`` outside of [0, 1), if they are known while the program
-    is traced. A traced ``step`` of 0 divides by zero, and gives NaN.
+    Args:
+        params: A pytree with the shapes of the reduced gradients' shards.
+        mu: The first moments, a pytree with the shapes of the reduced gradients' shards, zeros at first.
+        nu: The second moments, a pytree with the shapes of the reduced gradients' shards, zeros at first.
+        step: The number of this step, 1 at first: a number or a scalar array. A traced 0 divides by zero, and gives
+            NaN.
+        learning_rate: A number or a scalar array.
+        b1: The decay of the first moments, in [0, 1).
+        b2: The decay of the second moments, in [0, 1).
+        eps: What is added to the root of the second moments.
+        weight_decay: What times ``params`` is taken off, times the learning rate.
+
+    Returns:
+        An epilogue, for the argument ``epilogue`` of `jaxring.reduce_scatter`, whose result is the new ``(params, mu,
+        nu)``.
+
+    Raises:
+        ValueError: For a ``step`` below 1, and for ``b1`` or ``b2`` outside of [0, 1), if they are known while the
+            program is traced.
+        TypeError: For a parameter that is no number and no scalar array of floats or integers.
+
+    Examples:
+        Inside `jax.shard_map` over a mesh with an axis "data":
+
+            step = jaxring.epilogues.adam(shards, mu, nu, count, 3e-4)
+            shards, mu, nu = jaxring.reduce_scatter(gradients, "data", "mean", tiled=True, epilogue=step)
     """
     names = ("learning_rate", "weight_decay", "b1", "b2", "eps", "step")
     given = (learning_rate, weight_decay, b1, b2, eps, step)

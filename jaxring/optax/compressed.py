@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from jaxring.compress.formats import Format
     from jaxring.tracing.axes import AxisName
+    from jaxring.typing import CompressedFormat, Protocol
 
 _WHAT = "optax.compressed_mean"
 # Leaves of up to so many elements travel together: by itself each would cost two collectives and its own arithmetic.
@@ -36,24 +37,40 @@ class CompressedMeanState(NamedTuple):
 
 def compressed_mean(
     axis_name: AxisName,
-    compress: str = "int8",
+    compress: CompressedFormat = "int8",
     *,
     error_feedback: bool = True,
     seed: int | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
 ) -> optax.GradientTransformation:
     """The mean of the gradients over the ranks of ``axis_name``, sent in the format ``compress``.
 
     A rank's update takes its own gradients, of any shape, and returns the mean, with the same bits on all ranks and in
-    the gradients' dtypes. Call it inside `jax.shard_map`. With ``error_feedback`` a rank adds to its gradients what
-    compression has left out of the earlier ones, so that over time nothing is lost; that is kept in the state, in
-    float32, and differs from rank to rank. So the state crosses the border of `jax.shard_map` by `state_specs`, and
-    ``init`` is called inside, too. ``seed`` rounds at random, by other random bits in each step. ``protocol`` and
-    ``timeout`` are those of `jaxring.all_reduce`.
+    the gradients' dtypes. Call it inside `jax.shard_map`, ``init``, too; the state crosses the border of
+    `jax.shard_map` by `state_specs`.
 
-    Raises at trace time: ValueError for a format that is not served, TypeError for gradients of another dtype than
-    float32, bfloat16 and float16.
+    Args:
+        axis_name: Name of a mesh axis, or a tuple of names; the rank is the row-major index over them.
+        compress: "int8", "fp8_e4m3", "bf16" or "int4", for gradients of float32, bfloat16 and float16.
+        error_feedback: Whether a rank adds to its gradients what compression has left out of the earlier ones, so that
+            over time nothing is lost. That is kept in the state, in float32, and differs from rank to rank.
+        seed: An integer: rounds at random, by other random bits in each step. None rounds to nearest.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        An `optax.GradientTransformation`.
+
+    Raises:
+        ValueError: From its update, at trace time: the format or an option is not served.
+        TypeError: From its update, at trace time: gradients of another dtype.
+        NameError: From its update, at trace time: ``axis_name`` is not bound there.
+
+    Examples:
+        As the first of a chain:
+
+            optimizer = optax.chain(jaxring.optax.compressed_mean("data", "int8"), optax.adamw(3e-3))
     """
 
     def init(params: Any) -> CompressedMeanState:

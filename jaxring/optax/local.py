@@ -19,6 +19,7 @@ from jaxring.tracing.casting import cast_alike, cast_varying
 
 if TYPE_CHECKING:
     from jaxring.tracing.axes import AxisName
+    from jaxring.typing import CompressedFormat, Protocol
 
 _WHAT = "optax.diloco"
 
@@ -43,28 +44,48 @@ def diloco(
     every: int,
     fragments: int | None = None,
     outer: optax.GradientTransformation | None = None,
-    compress: str | None = None,
-    protocol: str | None = None,
+    compress: CompressedFormat | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
 ) -> optax.GradientTransformation:
     """DiLoCo: each rank of ``axis_name`` trains by ``inner``; every parameter is exchanged once in ``every`` steps.
 
     A rank of ``axis_name`` is a group that trains by itself: its gradients come from its own data (reduced over other
-    axes before, if it has several devices), and its parameters differ from those of other groups. The parameters are
-    cut into ``fragments`` of equal size, by default ``every``. In each step, or with fewer fragments in every ``every
-    // fragments``-th, the groups exchange one fragment, in turn: how far each has come from the values of the last
-    exchange. The mean over the groups is the gradient of the optimiser ``outer`` (by default SGD with rate 0.7 and
-    Nesterov momentum 0.9), whose step from those values all groups take. The exchange depends on the parameters alone,
-    so that it can travel while gradients are computed. With ``compress`` it is sent in that format: see
-    `jaxring.all_reduce`, whose arguments ``protocol`` and ``timeout`` are, too.
+    axes before, if it has several devices), and its parameters differ from those of other groups. In each step, or with
+    fewer fragments in every ``every // fragments``-th, the groups exchange one fragment, in turn: how far each has come
+    from the values of the last exchange. The mean over the groups is the gradient of the optimiser ``outer``, whose
+    step from those values all groups take. The exchange depends on the parameters alone, so that it can travel while
+    gradients are computed.
 
     Call it inside `jax.shard_map`: ``init`` on the parameters, of any shapes and real floating dtypes, with which all
     groups begin, and ``update`` with a group's own ones, which cross the border of `jax.shard_map` as what differs
     along ``axis_name``. The state crosses it by `state_specs`, whose ``sharded_over`` names further mesh axes over
     which the parameters are sharded. The arithmetic is in float32, and in float64 for parameters of float64.
 
-    ValueError for ``every`` and ``fragments`` that do not fit, and for an update without parameters. TypeError, from
-    ``init``, for parameters of integers or complex numbers.
+    Args:
+        axis_name: Name of a mesh axis, or a tuple of names; the rank is the row-major index over them.
+        inner: The optimiser of a group's own steps.
+        every: In how many steps every parameter is exchanged once.
+        fragments: Into how many parts of equal size the parameters are cut; ``every`` is a multiple of it. None:
+            ``every``.
+        outer: The optimiser of the exchange. None: SGD with rate 0.7 and Nesterov momentum 0.9.
+        compress: The format of the exchange: "int8", "fp8_e4m3", "bf16" or "int4". None: not compressed.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        An `optax.GradientTransformation`.
+
+    Raises:
+        ValueError: For ``every`` and ``fragments`` that do not fit; from its update for a call without parameters, and
+            for an option that is not served.
+        TypeError: From ``init``, for parameters of integers or complex numbers.
+        NameError: From its update, at trace time: ``axis_name`` is not bound there.
+
+    Examples:
+        With an exchange of each parameter in 32 steps:
+
+            optimizer = jaxring.optax.diloco("group", optax.adamw(3e-3), every=32)
     """
     every = checks.integer(f"jaxring.{_WHAT}: every", every)
     count = every if fragments is None else checks.integer(f"jaxring.{_WHAT}: fragments", fragments)

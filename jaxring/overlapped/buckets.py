@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jaxring.tracing.axes import AxisName
+    from jaxring.typing import Op, Protocol
 
 __all__ = ["overlap_gradients"]
 
@@ -39,30 +40,48 @@ def overlap_gradients(
     grad_fn: Callable[..., Tree],
     axis_name: AxisName,
     *,
-    op: str = "mean",
+    op: Op = "mean",
     bucket_bytes: int | None = None,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
 ) -> Callable[..., Tree]:
     """``grad_fn``, with every array that it returns reduced over ``axis_name`` as soon as it has been computed.
 
-    ``grad_fn`` is `jax.grad` or `jax.value_and_grad` of a rank's own loss, without a reduction in it:
-
-        step = jaxring.overlap_gradients(jax.value_and_grad(loss), "data")
-        value, gradients = step(params, batch)
-
-    The function that is returned takes the same arguments, inside `jax.shard_map`, and gives what
-    ``jaxring.all_reduce(grad_fn(...), axis_name, op)`` gives, with the same bits. The arrays are put into buckets in
-    the order in which the backward pass computes them. A bucket is full when it has ``bucket_bytes`` bytes or more;
-    None: JAXRING_FUSION_BYTES, beyond which a bucket is several calls. It starts when its last array has been computed
-    and the bucket before it has ended: so the order is the same in every run and on every rank, and each bucket has the
-    links to itself. The other arguments are those of `jaxring.all_reduce`.
+    The arrays are put into buckets in the order in which the backward pass computes them. A bucket starts when its last
+    array has been computed and the bucket before it has ended: so the order is the same in every run and on every rank,
+    and each bucket has the links to itself.
 
     What `jax.lax.scan` computes is there when the scan ends, the gradients of all its layers at once: nothing overlaps
     with the scan itself. docs/concepts/overlap.md says what XLA does on each platform.
 
-    Raises at trace time what `jaxring.all_reduce` raises, and ValueError for ``bucket_bytes`` below 1.
+    Args:
+        grad_fn: `jax.grad` or `jax.value_and_grad` of a rank's own loss, without a reduction in it.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        op: "sum", "prod", "min", "max", "mean", "and", "or" or "xor". "mean" is for floats and complex numbers, "min"
+            and "max" for all but complex numbers, "and", "or" and "xor" for bool and integers.
+        bucket_bytes: A bucket is full when it has so many bytes or more, 1 at least. None: JAXRING_FUSION_BYTES, beyond
+            which a bucket is several calls.
+        algorithm: "ring", "tree", "halving_doubling", "oneshot", "deterministic" and others, or the name of one of your
+            own (`jaxring.register_algorithm`). None lets the tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        A function of the same arguments, for use inside `jax.shard_map`, that gives what
+        ``jaxring.all_reduce(grad_fn(...), axis_name, op)`` gives, with the same bits.
+
+    Raises:
+        TypeError: Where ``bucket_bytes`` is no integer. Its function: as `jaxring.all_reduce`.
+        ValueError: Where ``bucket_bytes`` is below 1. Its function: as `jaxring.all_reduce`.
+        NameError: From its function, at trace time: ``axis_name`` is not bound there.
+
+    Examples:
+        Inside `jax.shard_map` over a mesh with an axis "data":
+
+            step = jaxring.overlap_gradients(jax.value_and_grad(loss), "data")
+            value, gradients = step(params, batch)
     """
     if bucket_bytes is not None and checks.integer(f"jaxring.{_WHAT}: bucket_bytes", bucket_bytes) < 1:
         raise ValueError(f"jaxring.{_WHAT}: bucket_bytes={bucket_bytes} must be 1 or more.")

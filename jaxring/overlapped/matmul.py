@@ -20,6 +20,7 @@ from jaxring.tracing.axes import call_site, resolve
 
 if TYPE_CHECKING:
     from jaxring.tracing.axes import Axes, AxisName
+    from jaxring.typing import Protocol
 
 __all__ = ["all_gather_matmul", "matmul_reduce_scatter"]
 
@@ -31,21 +32,40 @@ def all_gather_matmul(
     *,
     chunks: int | None = None,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
 ) -> jax.Array:
     """``all_gather(x, axis_name, tiled=True) @ w``, whose product begins with the first rows that arrive.
 
-    ``x``: a rank's rows, ``[rows, ..., k]``. ``w``: ``[k, columns]``, a rank's own. Returns ``[ranks * rows, ...,
-    columns]`` of the dtype that ``x @ w`` has. ``chunks``: into how many the rows are cut, at most ``rows``; None: as
-    many as the tuner's prices say. ``algorithm``, ``protocol`` and ``timeout`` are those of each chunk's all_gather.
-
     The values are those of the product of whole matrices up to rounding, since a matrix product may add in another
     order where it has other shapes. Differentiable any number of times: the gradient by ``x`` is a
     `matmul_reduce_scatter`, that by ``w`` gathers ``x`` again, chunk by chunk, and adds the chunks' products in float32
-    where they are narrower.
+    where they are narrower. docs/concepts/collective-matmul.md says how it works, and its source.
 
-    Raises at trace time: ValueError for shapes that do not fit and ``chunks`` out of range.
+    Args:
+        x: A rank's rows, ``[rows, ..., k]``: bool, integers of 8 to 64 bits, floats from float8 to float64, complex64
+            or complex128.
+        w: ``[k, columns]``, a rank's own. Where dtypes differ both get that of ``jax.numpy.result_type(x, w)``.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        chunks: Into how many chunks the rows are cut, 1 to ``rows``. None: as many as the tuner's prices say.
+        algorithm: That of each chunk's `jaxring.all_gather`. None lets the tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        ``[ranks * rows, ..., columns]`` of the dtype that ``x @ w`` has.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: an operand is no array, or its dtype is not served.
+        ValueError: At trace time: shapes do not fit, ``chunks`` is out of range, or an option does not serve the call.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        The first half of a tensor-parallel layer, rows sharded before and columns after:
+
+            hidden = jaxring.all_gather_matmul(x, w_in, "model")
     """
     x, w, axes = _given("all_gather_matmul", x, w, axis_name)
     options = checks.options("all_gather", axes, None, algorithm, protocol, timeout, call_site())
@@ -65,15 +85,41 @@ def matmul_reduce_scatter(
     *,
     chunks: int | None = None,
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
 ) -> jax.Array:
     """``reduce_scatter(x @ w, axis_name, tiled=True)``, whose first rows travel while others are computed.
 
-    ``x``: ``[ranks * rows, ..., k]``, ``w``: ``[k, columns]``, both a rank's own. Returns the rank's ``[rows, ...,
-    columns]`` of the sum of all ranks' products. Each sum is in the order of a reduce_scatter of a chunk's size. The
-    gradient by ``x`` is an `all_gather_matmul`, that by ``w`` gathers the cotangent, chunk by chunk. Everything else is
-    as there. TypeError for bool, whose sum is a count.
+    Each sum is in the order of a reduce_scatter of a chunk's size. Differentiable any number of times: the gradient by
+    ``x`` is an `all_gather_matmul`, that by ``w`` gathers the cotangent, chunk by chunk, and adds the chunks' products
+    in float32 where they are narrower. docs/concepts/collective-matmul.md says how it works, and its source.
+
+    Args:
+        x: ``[ranks * rows, ..., k]``, a rank's own: integers of 8 to 64 bits, floats from float8 to float64, complex64
+            or complex128.
+        w: ``[k, columns]``, a rank's own. Where dtypes differ both get that of ``jax.numpy.result_type(x, w)``.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        chunks: Into how many chunks the rows are cut, 1 to ``rows``. None: as many as the tuner's prices say.
+        algorithm: That of each chunk's `jaxring.reduce_scatter`. None lets the tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        The rank's ``[rows, ..., columns]`` of the sum of all ranks' products, of the dtype that ``x @ w`` has.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: an operand is no array, or its dtype is not served, as that of bool, whose sum is a
+            count.
+        ValueError: At trace time: shapes do not fit, the rows cannot be shared equally by the ranks, ``chunks`` is out
+            of range, or an option does not serve the call.
+        jax.errors.JaxRuntimeError: When the program runs: a rank is lost or late, or ranks disagree about the call.
+
+    Examples:
+        The second half of a tensor-parallel layer:
+
+            y = jaxring.matmul_reduce_scatter(hidden, w_out, "model")
     """
     x, w, axes = _given("matmul_reduce_scatter", x, w, axis_name)
     options = checks.options("reduce_scatter", axes, "sum", algorithm, protocol, timeout, call_site())

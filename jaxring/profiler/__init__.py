@@ -35,20 +35,34 @@ _FETCH_S = 0.02
 
 @contextlib.contextmanager
 def trace(log_dir: str | os.PathLike[str], **options: Any) -> Iterator[None]:
-    """`jax.profiler.trace`, whose ``options`` it takes, with a track "jaxring" of this process's operations.
+    """`jax.profiler.trace` with a track "jaxring" of this process's operations.
 
     The track is in the ``.xplane.pb`` that XProf reads and in the ``.json.gz`` that Perfetto reads. An event spans the
     time from the arrival of the last local rank to the end of the last lane. Its arguments: op, dtype, bytes (operand
     bytes per rank), axes, source line, ranks, algorithm, protocol, channels, transports, the number of the execution,
     how it ended, and how long the first local rank had waited for the others and the plan.
 
-    In a job of several processes each one writes below ``log_dir/process_N``, where N is `jax.process_index()`: JAX
-    names a profile's files by the second and the host, so processes of one host would overwrite each other's. The only
-    process of a job writes to ``log_dir`` itself.
-
-    Raises what `jax.profiler.trace` raises where it cannot begin, for example because another profile is being taken.
     Nothing is raised on the way out of the block except what the block itself raised: a profile that cannot be written
     or extended is a warning of the logger "jaxring.profiler", and JAX's own files then stay as JAX wrote them.
+
+    Args:
+        log_dir: The folder for the profile. In a job of several processes each one writes below ``log_dir/process_N``,
+            where N is `jax.process_index()`: JAX names a profile's files by the second and the host, so processes of
+            one host would overwrite each other's.
+        **options: Those of `jax.profiler.trace`.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        RuntimeError: At the begin of the block, where JAX cannot begin a profile, for example because another one is
+            being taken.
+
+    Examples:
+        Of one step of training:
+
+            with jaxring.profiler.trace("/tmp/profile"):
+                jax.block_until_ready(step(params, batch))
     """
     folder = _folder(pathlib.Path(log_dir))
     before = _files(folder)

@@ -51,32 +51,47 @@ def reshard(
     """``tree`` with ``to_sharding`` in place of the shardings that its arrays have, as `jax.device_put` would give it.
 
     The two shardings may be over different meshes, of the same processes, of others, or of some of them. Each byte that
-    a process needs and does not hold is sent to it once. ``to_sharding`` is a `jax.sharding.Sharding`, or a tree of
-    them that ``tree`` begins like. A leaf is a `jax.Array` of any shape, and outside of `jax.jit` of any dtype but
-    those of keys of `jax.random` (reshard their `jax.random.key_data`); or, in a process that has no part of the array,
-    a `jax.ShapeDtypeStruct` with its sharding. Every process that has a part of the arrays or of the result calls it,
-    with the same shapes, dtypes and shardings, in the same order. It returns when the data is there. In a process that
-    has no part of a result, the result is a `jax.ShapeDtypeStruct` with its sharding. Operand and result can be donated
-    to a program without harm to each other.
+    a process needs and does not hold is sent to it once. Every process that has a part of the arrays or of the result
+    calls it, with the same shapes, dtypes and shardings, in the same order. It returns when the data is there. Operand
+    and result can be donated to a program without harm to each other.
 
     Inside `jax.jit`, on traced arrays, both shardings are `jax.sharding.NamedSharding`s over one mesh, and the exchange
-    is a step of the program; it can be differentiated any number of times. ``from_sharding``, for use there alone, is
-    the sharding that an array has, or a tree of them; None takes it from the array's type, which says it where all
-    axes of the mesh are explicit. Keys of `jax.random` can be moved there, and integers of 4 bits, as bytes. Under
-    `jax.vmap` the batch is one more dimension, sharded over ``spmd_axis_name`` or as its type says. It is TypeError
-    inside `jax.shard_map`, for a sharding that is not known, and for a dtype that collectives do not have, such as
-    int2; ValueError for shardings over two meshes, for one that leaves a dimension unconstrained, and for a batch
-    sharded over an axis that they use.
+    is a step of the program; it can be differentiated any number of times. Under `jax.vmap` the batch is one more
+    dimension, sharded over ``spmd_axis_name`` or as its type says. Keys of `jax.random` can be moved there, and
+    integers of 4 bits, as bytes.
 
-    Outside of `jax.jit` the exchange goes in rounds of about ``round_bytes`` bytes that a process sends and receives,
-    between 64 KiB and 1 GiB, for which it takes five times as much memory beside the arrays; inside, it is one
-    collective, whose memory is of the size of the arrays' blocks, and ``round_bytes`` has no effect. ``timeout``, in
-    seconds, is each round's or that collective's; None means JAXRING_TIMEOUT.
+    Outside of `jax.jit` the exchange goes in rounds, for which it takes five times ``round_bytes`` beside the arrays;
+    inside, it is one collective, whose memory is of the size of the arrays' blocks. docs/concepts/resharding.md says
+    how it works, and what it costs.
 
-    ValueError for a shape that a sharding does not divide, for a part that is not given, and for ``round_bytes`` and
-    ``timeout`` out of range; TypeError for leaves and shardings that are none; `jaxring.JaxringError` where processes
-    ask for different things and anything has to travel; and `jax.errors.JaxRuntimeError` where a process fails or does
-    not call it.
+    Args:
+        tree: A pytree of `jax.Array` of any shape, outside of `jax.jit` of any dtype but those of keys of `jax.random`
+            (reshard their `jax.random.key_data`). A process that has no part of an array gives a `jax.ShapeDtypeStruct`
+            with its sharding.
+        to_sharding: A `jax.sharding.Sharding`, or a tree of them that ``tree`` begins like.
+        from_sharding: Inside `jax.jit` only: the sharding that an array has, or a tree of them. None takes it from the
+            array's type, which says it where all axes of the mesh are explicit.
+        round_bytes: Outside of `jax.jit`: about how many bytes a process sends and receives in a round, between 64 KiB
+            and 1 GiB.
+        timeout: Seconds for each round, or inside `jax.jit` for the collective. None: JAXRING_TIMEOUT.
+
+    Returns:
+        The tree of arrays with the new shardings. In a process that has no part of a result, it is a
+        `jax.ShapeDtypeStruct` with its sharding.
+
+    Raises:
+        TypeError: For leaves and shardings that are none; inside `jax.shard_map`; inside `jax.jit` for a sharding that
+            is not known, and for a dtype that collectives do not have, such as int2.
+        ValueError: For a shape that a sharding does not divide, a part that is not given, and ``round_bytes`` or
+            ``timeout`` out of range; inside `jax.jit` for shardings over two meshes, one that leaves a dimension
+            unconstrained, and a batch sharded over an axis that they use.
+        jaxring.JaxringError: Where processes ask for different things and anything has to travel.
+        jax.errors.JaxRuntimeError: Where a process fails or does not call it.
+
+    Examples:
+        From any sharding to one by rows:
+
+            params = jaxring.reshard(params, NamedSharding(mesh, P("data")))
     """
     round_bytes = checks.integer("jaxring.reshard: round_bytes", round_bytes)
     if not _LEAST_ROUND_BYTES <= round_bytes <= _MOST_ROUND_BYTES:

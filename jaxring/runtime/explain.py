@@ -11,6 +11,8 @@ from jaxring.settings.sizes import shown
 _lock = threading.Lock()
 _decisions: list[Decision] = []
 _notes: dict[str, int] = {}
+# What has been noted since the process began, so that nobody is warned of it twice.
+_noted: set[str] = set()
 
 
 def called(collective: str, op: str | None, epilogue: str) -> str:
@@ -81,7 +83,9 @@ def note(text: str) -> bool:
     """Records a call that `jaxring.install` did not replace by a collective. Returns whether ``text`` is new."""
     with _lock:
         _notes[text] = _notes.get(text, 0) + 1
-        return _notes[text] == 1
+        new = text not in _noted
+        _noted.add(text)
+        return new
 
 
 def notes() -> dict[str, int]:
@@ -91,9 +95,21 @@ def notes() -> dict[str, int]:
 
 
 def plans() -> tuple[Decision, ...]:
-    """Every decision so far in this process, in the order in which call sites were first reached."""
+    """Every decision so far in this process, or since ``explain(clear=True)``, as records.
+
+    Returns:
+        `jaxring.runtime.Decision` records, in the order in which call sites were first reached: ``algorithm``,
+        ``protocol``, ``channels``, ``transports``, ``nbytes`` (input bytes per rank), ``site``, ``reason`` and others.
+    """
     with _lock:
         return tuple(_decisions)
+
+
+def clear() -> None:
+    """Forgets the decisions and notes so far. Calls that are planned already are not planned, nor recorded, again."""
+    with _lock:
+        _decisions.clear()
+        _notes.clear()
 
 
 def explain() -> str:
@@ -106,5 +122,5 @@ def explain() -> str:
         counts[str(decision)] = counts.get(str(decision), 0) + 1
     counts |= notes()
     if not counts:
-        return "jaxring: no collective has run in this process yet."
+        return "jaxring: no collective has been planned in this process yet, or since explain(clear=True)."
     return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counts.items())

@@ -229,7 +229,8 @@ def _answer(planner: Planner, request: _native.PlanRequest) -> None:
         # What Ctrl-C ends is said by KeyboardInterrupt or, of the whole job, by its launcher.
         interrupted = was_ended(error) or (isinstance(error, JaxringError) and ending.is_told())
         level = logging.INFO if interrupted else logging.WARNING
-        logger.log(level, "planning failed: %s", error, exc_info=not isinstance(error, JaxringError))
+        text = "jaxring: a collective could not be planned: %s"
+        logger.log(level, text, error, exc_info=not isinstance(error, JaxringError))
         code = _UNAVAILABLE if isinstance(error, JaxringError) else _INTERNAL
         code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code
         code = _RESOURCE_EXHAUSTED if isinstance(error, MemoryError) else code

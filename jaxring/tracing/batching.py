@@ -85,7 +85,8 @@ def part(what: str, data: Any, axes: Axes, options: Options) -> Part:
     if size != axes.sizes[at]:
         raise NotImplementedError(
             f"jaxring.{what}: axis {name!r} of jax.vmap is itself split over mesh axes {data.spmd_name} by "
-            "spmd_axis_name; inside jax.shard_map a collective over it is not served."
+            "spmd_axis_name; inside jax.shard_map a collective over it is not served. Leave out spmd_axis_name, or "
+            "name those mesh axes in the collective."
         )
     rest = axes.over([n for n in axes.names if n != name])
     return Part(math.prod(axes.sizes[:at]), size, math.prod(axes.sizes[at + 1 :]), rest, options)

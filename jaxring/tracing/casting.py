@@ -7,7 +7,7 @@ parts of it are summed. `jax.lax.pcast` sums with XLA's collective, this one wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import jax
 from jax.extend.core import Primitive
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from jaxring.tracing.axes import Axes, AxisName
     from jaxring.tracing.options import Options
+    from jaxring.typing import Protocol
 
 Tree = TypeVar("Tree")
 
@@ -33,20 +34,40 @@ def pcast(
     x: Tree,
     axis_name: AxisName,
     *,
-    to: str = "varying",
+    to: Literal["varying"] = "varying",
     algorithm: str | None = None,
-    protocol: str | None = None,
+    protocol: Protocol | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """``x``, a pytree, typed as varying over ``axis_name``. Jaxring's all-reduce sums its gradient over these axes.
+    """``x`` typed as varying over ``axis_name``; jaxring's all-reduce sums its gradient over these axes.
 
     Use it for a value that is the same on all ranks and is combined with values that are not, such as parameters with
-    data: ``w = jaxring.pcast(w, "data")`` before ``w * x``. Without it JAX casts ``w`` on its own, and the gradient's
-    sum over the ranks is XLA's all-reduce. Shapes, dtypes and values stay. Axes over which a leaf varies already are
-    skipped; with ``check_vma=False`` and over axes of `jax.vmap` nothing is cast.
+    data. Without it JAX casts the value on its own, and the gradient's sum over the ranks is XLA's all-reduce. Axes
+    over which a leaf varies already are skipped; with ``check_vma=False`` and over axes of `jax.vmap` nothing is cast.
 
-    ``algorithm``, ``protocol`` and ``timeout`` are the backward all-reduce's. ValueError for ``to`` other than
-    "varying": `jax.lax.pcast` has the other casts.
+    Args:
+        x: An array or a pytree of arrays of any dtype that can be summed, where it is differentiated.
+        axis_name: Name of a mesh axis of `jax.shard_map` or `jax.pmap`, or of an axis of `jax.vmap`; or a tuple of
+            names. The rank is the row-major index over them in this order.
+        to: "varying": `jax.lax.pcast` has the other casts.
+        algorithm: "ring", "tree", "halving_doubling", "oneshot", "deterministic" and others, of the backward
+            all-reduce, or the name of one of your own (`jaxring.register_algorithm`). None lets the tuner choose.
+        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
+
+    Returns:
+        ``x`` with another type: shapes, dtypes and values stay.
+
+    Raises:
+        NameError: At trace time: ``axis_name`` is not bound here.
+        TypeError: At trace time: a leaf is no array.
+        ValueError: At trace time: ``to`` is another cast, or an option does not serve the backward all-reduce.
+
+    Examples:
+        Inside `jax.shard_map` over a mesh with an axis "data":
+
+            w = jaxring.pcast(w, "data")
+            loss = ((w * x - y) ** 2).mean()
     """
     if to != "varying":
         raise ValueError(f"jaxring.pcast: to={to!r} is not served; use to='varying', or jax.lax.pcast for other casts.")

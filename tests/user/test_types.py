@@ -10,19 +10,41 @@ import os
 import pathlib
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import jaxring
+import jaxring.typing as jaxring_typing
+from jaxring.compress.formats import FORMATS
+from jaxring.plan import dtypes
+from jaxring.plan.protocols import PROTOCOLS
 from tests import ROOT
 
+# Those with public functions.
+MODULES = ("data_parallel", "epilogues", "lax", "moe", "optax", "profiler", "recovery", "sharded")
 PROGRAM = pathlib.Path(__file__).with_name("typed_program.py")
 # What is wrong with a line, by the line: as mypy and as pyright say it.
 WRONG = {
     'jaxring.all_reduce(1.0, "x", op=3)': (
-        'Argument "op" to "all_reduce" has incompatible type "int"',
-        'parameter "op" of type "str"',
+        'Argument "op" to "all_reduce" has incompatible type "Literal[3]"',
+        'parameter "op" of type "Op"',
+    ),
+    'jaxring.reduce(1.0, "x", "avg")': (
+        'Argument 3 to "reduce" has incompatible type "Literal[\'avg\']"',
+        'parameter "op" of type "Op"',
+    ),
+    'jaxring.all_gather(1.0, "x", protocol="ll64")': (
+        'Argument "protocol" to "all_gather" has incompatible type "Literal[\'ll64\']"',
+        'parameter "protocol" of type "Protocol | None"',
+    ),
+    'jaxring.all_reduce(1.0, "x", compress="int2")': (
+        'Argument "compress" to "all_reduce" has incompatible type "Literal[\'int2\']"',
+        'parameter "compress" of type "CompressedFormat | None"',
+    ),
+    'jaxring.data_parallel.value_and_grad(abs, "x", op="max")': (
+        'Argument "op" to "value_and_grad" has incompatible type "Literal[\'max\']"',
+        'parameter "op" of type',
     ),
     'jaxring.all_to_all(1.0, "x", 0)': (
         'Missing positional argument "concat_axis"',
@@ -91,6 +113,16 @@ def test_pyright_finds_nothing_wrong_but_what_is(tmp_path: pathlib.Path) -> None
     assert len({each["range"]["start"]["line"] for each in said}) == len(WRONG)
 
 
+def test_the_types_have_the_names_that_are_served() -> None:
+    assert set(get_args(jaxring_typing.Op)) == set(dtypes.REDUCE_OPS)
+    assert set(get_args(jaxring_typing.Protocol)) == set(PROTOCOLS)
+    assert set(get_args(jaxring_typing.CompressedFormat)) == set(FORMATS)
+
+
+def test_completion_offers_the_public_names() -> None:
+    assert dir(jaxring) == sorted(jaxring.__all__)
+
+
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
 def test_the_program_runs(tmp_path: pathlib.Path) -> None:
@@ -104,7 +136,7 @@ def test_it_names_every_public_function() -> None:
     tree = ast.parse(PROGRAM.read_text(encoding="utf-8"))
     named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     public = {f"jaxring.{name}" for name in jaxring.__all__ if name != "__version__"}
-    for module in ("data_parallel", "epilogues", "lax", "moe", "optax", "profiler", "recovery", "sharded"):
+    for module in MODULES:
         found = importlib.import_module(f"jaxring.{module}")
         names = getattr(found, "__all__", None) or [
             name
@@ -118,6 +150,6 @@ def test_it_names_every_public_function() -> None:
             if callable(value := getattr(found, name)) and value is not getattr(jaxring, name, None)
         }
     # By functions that say their types.
-    made = {"epilogues.Epilogue", "recovery.Membership", "optax.CompressedMeanState", "optax.DilocoState"}
+    made = {"optax.CompressedMeanState", "optax.DilocoState"}
     only_in_newer_jax = {"jaxring.lax.psum_scatter_start"}
     assert public - named - only_in_newer_jax == {f"jaxring.{name}" for name in made}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import assert_type
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 import jaxring
 import jaxring.optax
 from jaxring.plan.schedule import Buffer, Chunk, Kind, Peer, ScheduleError, Spec, Step
+from jaxring.typing import Op
 
 RANKS = 4
 RING = [(i, (i + 1) % RANKS) for i in range(RANKS)]
@@ -38,50 +40,60 @@ def lanes(spec: Spec, rank: int) -> list[list[Step]]:
 
 
 def collectives(x: jax.Array) -> jax.Array:
-    total: jax.Array = jaxring.all_reduce(x, "x", "mean", timeout=60.0)
-    total += jaxring.reduce_scatter(jaxring.all_gather(x, "x", tiled=True), "x", tiled=True)
-    total += jaxring.all_to_all(x, "x", 0, 0, tiled=True) + jaxring.permute(x, "x", RING)
-    total += jaxring.broadcast(x, "x", root=1) + jaxring.reduce(x, "x", "max", root=1)
-    total += jaxring.scatter(jaxring.gather(x, "x", tiled=True), "x", tiled=True)
-    total += jaxring.reproducible_sum(x, "x") + jaxring.pcast(jnp.ones(()), "x", to="varying")
+    op: Op = "mean"
+    total: jax.Array = assert_type(jaxring.all_reduce(x, "x", op, timeout=60.0), jax.Array)
+    whole = assert_type(jaxring.all_gather(x, "x", tiled=True, protocol="simple"), jax.Array)
+    total += assert_type(jaxring.reduce_scatter(whole, "x", tiled=True), jax.Array)
+    total += assert_type(jaxring.all_to_all(x, "x", 0, 0, tiled=True), jax.Array)
+    total += assert_type(jaxring.permute(x, "x", RING), jax.Array)
+    total += assert_type(jaxring.broadcast(x, "x", root=1), jax.Array)
+    total += assert_type(jaxring.reduce(x, "x", "max", root=1), jax.Array)
+    gathered = assert_type(jaxring.gather(x, "x", tiled=True), jax.Array)
+    total += assert_type(jaxring.scatter(gathered, "x", tiled=True), jax.Array)
+    total += assert_type(jaxring.reproducible_sum(x, "x"), jax.Array)
+    total += assert_type(jaxring.pcast(jnp.ones(()), "x", to="varying"), jax.Array)
     total += jaxring.all_gather(x, "x", algorithm="everybody").sum(0)
-    pair: dict[str, jax.Array] = jaxring.all_reduce({"a": x, "b": x}, "x", compress="int8", seed=1)
+    both = {"a": x, "b": x}
+    pair = assert_type(jaxring.all_reduce(both, "x", compress="int8", seed=1), dict[str, jax.Array])
     after = jaxring.epilogues.scale(0.5).then(jaxring.epilogues.clip(-1.0, 1.0)).then(jaxring.epilogues.cast(x.dtype))
-    total += jaxring.all_reduce(x, "x", epilogue=after)
-    whole = jaxring.all_gather(x, "x", tiled=True)
+    total += jaxring.all_reduce(x, "x", epilogue=assert_type(after, jaxring.epilogues.Epilogue))
     x, trace = jaxring.reduce_scatter(
         whole, "x", tiled=True, epilogue=jaxring.epilogues.sgd(x, 0.1, momentum=0.9, trace=jnp.zeros_like(x))
     )
     adam = jaxring.epilogues.adam(x, trace, trace**2, 1, 0.1)
     total += sum(jaxring.reduce_scatter(whole, "x", tiled=True, epilogue=adam))
-    return total + pair["a"] + jaxring.barrier("x").astype(x.dtype).sum()
+    return total + pair["a"] + assert_type(jaxring.barrier("x"), jax.Array).astype(x.dtype).sum()
 
 
 def starts(x: jax.Array) -> jax.Array:
-    handles: list[jaxring.Handle[jax.Array]] = [
-        jaxring.all_reduce_start(x, "x"),
-        jaxring.broadcast_start(x, "x"),
-        jaxring.permute_start(x, "x", RING),
-        jaxring.all_to_all_start(x, "x", 0, 0, tiled=True),
+    handles = [
+        assert_type(jaxring.all_reduce_start(x, "x"), jaxring.Handle[jax.Array]),
+        assert_type(jaxring.broadcast_start(x, "x"), jaxring.Handle[jax.Array]),
+        assert_type(jaxring.permute_start(x, "x", RING), jaxring.Handle[jax.Array]),
+        assert_type(jaxring.all_to_all_start(x, "x", 0, 0, tiled=True), jaxring.Handle[jax.Array]),
     ]
     gathered, doubled = jaxring.all_gather_start(x, "x", tiled=True).done(2 * x)
     x = x + doubled
-    return sum((handle.done() for handle in handles), jaxring.reduce_scatter_start(gathered, "x", tiled=True).done())
+    last = jaxring.reduce_scatter_start(assert_type(gathered, jax.Array), "x", tiled=True)
+    return sum((assert_type(handle.done(), jax.Array) for handle in handles), last.done())
 
 
 def messages(x: jax.Array) -> jax.Array:
-    token: jax.Array = jaxring.send(x, "x", RING, jaxring.new_token(), tag=3)
-    came, _ = jaxring.recv(x, "x", RING, token, tag=3)
+    token = assert_type(jaxring.send(x, "x", RING, assert_type(jaxring.new_token(), jax.Array), tag=3), jax.Array)
+    came, _ = assert_type(jaxring.recv(x, "x", RING, token, tag=3), tuple[jax.Array, jax.Array])
     ones, offsets = jnp.ones(RANKS, jnp.int32), jnp.arange(RANKS, dtype=jnp.int32)
     own = jnp.full(RANKS, jax.lax.axis_index("x"), jnp.int32)
-    return came + jaxring.ragged_all_to_all(x, jnp.zeros_like(x), offsets, ones, own, ones, axis_name="x")
+    uneven = jaxring.ragged_all_to_all(x, jnp.zeros_like(x), offsets, ones, own, ones, axis_name="x")
+    return came + assert_type(uneven, jax.Array)
 
 
 def models(x: jax.Array) -> jax.Array:
     square = jnp.outer(x, x)
-    product = jaxring.all_gather_matmul(square, square, "x") + jaxring.matmul_reduce_scatter(square, square, "x").sum()
+    product = assert_type(jaxring.all_gather_matmul(square, square, "x"), jax.Array)
+    product += assert_type(jaxring.matmul_reduce_scatter(square, square, "x"), jax.Array).sum()
     ids = jnp.arange(RANKS, dtype=jnp.int32)[:, None]
-    sent: jaxring.moe.Dispatched = jaxring.moe.dispatch(square, ids, "x", experts=RANKS, capacity=RANKS)
+    sent = jaxring.moe.dispatch(square, ids, "x", experts=RANKS, capacity=RANKS)
+    assert_type(sent, jaxring.moe.Dispatched)
     answers = jaxring.moe.combine(sent.tokens, sent)
     _, gradient = jaxring.data_parallel.value_and_grad(lambda w: (w * x).sum(), "x")(x)
     gradient += jaxring.overlap_gradients(jax.grad(lambda w: (w * x).sum()), "x")(x)
@@ -109,14 +121,15 @@ def lax(x: jax.Array) -> jax.Array:
 
 def whole_arrays() -> None:
     x = jnp.arange(float(RANKS * RANKS))
-    parts: list[jax.Array] = [
-        jaxring.sharded.all_reduce(x, MESH, "x"),
-        jaxring.sharded.all_gather(x, MESH, "x"),
-        jaxring.sharded.reduce_scatter(x, MESH, "x"),
-        jaxring.sharded.all_to_all(x, MESH, "x", 0, 0),
-        jaxring.sharded.broadcast(x, MESH, "x", timeout=60.0),
-        jaxring.sharded.permute(x, MESH, "x", RING),
-        jaxring.reshard(jax.device_put(x, NamedSharding(MESH, SPLIT)), NamedSharding(MESH, WHOLE)),
+    split: jax.Array = jax.device_put(x, NamedSharding(MESH, SPLIT))
+    parts = [
+        assert_type(jaxring.sharded.all_reduce(x, MESH, "x"), jax.Array),
+        assert_type(jaxring.sharded.all_gather(x, MESH, "x"), jax.Array),
+        assert_type(jaxring.sharded.reduce_scatter(x, MESH, "x"), jax.Array),
+        assert_type(jaxring.sharded.all_to_all(x, MESH, "x", 0, 0), jax.Array),
+        assert_type(jaxring.sharded.broadcast(x, MESH, "x", timeout=60.0), jax.Array),
+        assert_type(jaxring.sharded.permute(x, MESH, "x", RING), jax.Array),
+        assert_type(jaxring.reshard(split, NamedSharding(MESH, WHOLE)), jax.Array),
     ]
     assert all(part.size for part in parts)
     own, comm = np.ones(3, np.float32), jaxring.Communicator(timeout=60.0)
@@ -125,10 +138,16 @@ def whole_arrays() -> None:
 
 
 def job() -> None:
-    members = [jaxring.suspend(), jaxring.resume()]
-    kept: list[bool] = [jaxring.commit(), jaxring.commit(ok=False), jaxring.commit(True, timeout=60.0)]
+    members = [assert_type(jaxring.suspend(), jaxring.recovery.Membership), jaxring.resume()]
+    kept = [assert_type(jaxring.commit(), bool), jaxring.commit(ok=False), jaxring.commit(True, timeout=60.0)]
     jaxring.abort("a trial")
-    assert jaxring.recovery.halted()
+    assert assert_type(jaxring.recovery.halted(), str | None)
+    told = ""
+    try:
+        on_ranks(lambda x: jaxring.all_reduce(x, "x")).block_until_ready()
+    except jaxring.recovery.ERRORS as error:
+        told = str(error)
+    assert "a trial" in told
     assert [*kept, jaxring.recovery.commit()] == [True, False, True, False]
     members += [jaxring.rebuild(), jaxring.shrink(timeout=60.0), jaxring.recovery.members()]
     epochs: list[int] = [each.epoch for each in members]
@@ -138,9 +157,11 @@ def job() -> None:
     jaxring.uninstall()
     with jaxring.installed(whole_program=False), jaxring.profiler.trace(sys.argv[1]):
         on_ranks(lambda x: jaxring.all_reduce(x, "x"))
-    names: set[str] = {plan.algorithm for plan in jaxring.plans()}
+    names = {assert_type(plan.algorithm, str) for plan in jaxring.plans()}
     assert "everybody" in names, jaxring.explain()
-    assert jaxring.counters()["failures"] >= 0
+    assert "everybody" in assert_type(jaxring.explain(clear=True), str)
+    assert jaxring.plans() == ()
+    assert assert_type(jaxring.counters(), dict[str, int])["failures"] >= 0
     assert jaxring.build_info()
     assert jaxring.export_checks()
 
