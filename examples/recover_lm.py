@@ -35,7 +35,6 @@ from lm.train import AXIS, Settings, mean_by_jaxring, train_step
 
 # Relative, of the last loss: rows are added up in another order while a process is away, and AdamW amplifies that.
 TOLERANCE = 1e-4
-ERRORS = (jax.errors.JaxRuntimeError, jaxring.JaxringError, ValueError)
 
 
 class Programs:
@@ -98,7 +97,7 @@ class Training:
         step, ok = self.done, True
         try:
             state, loss = jax.block_until_ready(self.programs.step(self.state, self.batch(step)))
-        except ERRORS as error:
+        except recovery.ERRORS as error:
             print(f"process {jax.process_index()}, step {step}: {str(error)[:200]} ...", flush=True)
             ok = False
         if not jaxring.commit(ok):

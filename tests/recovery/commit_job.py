@@ -28,7 +28,6 @@ from tests.recovery import ending
 ME = jax.process_index()
 PHASES = ("before", "others wait", "voted", "all voted", "decided")
 LIMIT_S = 100.0
-ERRORS = (jax.errors.JaxRuntimeError, ValueError)
 MESH = Mesh(np.array(sorted(jax.devices(), key=lambda d: d.process_index)), ("x",))
 BY_RANK = NamedSharding(MESH, P("x"))
 
@@ -92,7 +91,7 @@ class Training:
         """One step, which may not count. Whether it does."""
         try:
             w = self.w + run(total, (ME + 1) * (np.arange(4) + 1 + self.step))
-        except ERRORS:
+        except jaxring.recovery.ERRORS:
             ok, w = False, self.w
         members = recovery.members()
         counts = jaxring.commit(ok, LIMIT_S)

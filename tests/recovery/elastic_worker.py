@@ -27,7 +27,6 @@ from tests.recovery import elastic_plan
 
 LIMIT_S, SHRINK_S = (s * float(os.environ.get("TEST_PATIENCE", "1")) for s in (120.0, 30.0))
 BIG = 300_000
-ERRORS = (jax.errors.JaxRuntimeError, jaxring.JaxringError, ValueError)
 
 
 def log(text: str) -> None:
@@ -203,7 +202,7 @@ class Member:
                 )
                 told, count = own(states)[0], own(doomed)[0]
                 ok = True
-            except ERRORS as error:
+            except jaxring.recovery.ERRORS as error:
                 log(f"not settled: {str(error)[:300]}")
                 ok = False
             if jaxring.commit(ok, LIMIT_S):
@@ -264,7 +263,7 @@ class Member:
             results = self.programs.step(self.programs.operand(parts), self.programs.operand(bigs))
             total, big, most = map(own, results)
             ok = True
-        except ERRORS as error:
+        except jaxring.recovery.ERRORS as error:
             log(f"step {self.step} fails: {str(error)[:300]}")
             ok = False
         ok &= beside.ended_well()
@@ -336,7 +335,7 @@ class Beside(threading.Thread):
             for width in (1, 5_000, 200_000):
                 x = np.full(width, self.step + jax.process_index(), np.int64)
                 alike([self.comm.all_reduce(x)], self.step * len(processes) + sum(processes), "communicator")
-        except ERRORS as error:
+        except jaxring.recovery.ERRORS as error:
             self.error = str(error)[:300]
         except AssertionError as error:
             log(f"WRONG: {error}")
