@@ -35,10 +35,6 @@ logger = logging.getLogger("jaxring.runtime")
 _ROUNDED_ONCE = 2.0
 
 
-_counts: dict[tuple[str, int], int] = {}
-_lock = threading.Lock()
-
-
 def _every() -> int:
     """Of so many executions of a call one is checked; 0: none."""
     kind, _, every = settings().checksum.partition(":")
@@ -71,12 +67,14 @@ def watch(name: str, x: Any, y: Any, axes: Axes, options: Options) -> None:
     if every == 1:
         checked(x, y, rank)
         return
-    # With a value of the result, so that XLA leaves it where the call is. Callbacks with effects are not allowed
-    # in jax.checkpoint.
+    # Of the devices, not of the ranks: devices that differ in other axes only have the same rank, and may share this
+    # process. With a value of the result, so that XLA leaves it where the call is. Callbacks with effects are not
+    # allowed in jax.checkpoint.
+    manual = jax.sharding.get_abstract_mesh().manual_axes
     number = jax.pure_callback(
-        functools.partial(_executions, call),
+        _Executions(),
         jax.ShapeDtypeStruct((), np.int32),  # type: ignore[no-untyped-call]
-        jax.lax.axis_index(axes.names),
+        jax.lax.axis_index(tuple(name for name, _ in axes.mesh if name in manual)),
         y.ravel()[:1],
         vmap_method="sequential",
     )
@@ -85,12 +83,22 @@ def watch(name: str, x: Any, y: Any, axes: Axes, options: Options) -> None:
     jax.lax.cond(number % every == 0, checked, lambda *_: None, x, y, rank)
 
 
-def _executions(call: str, rank: Any, _: Any) -> Any:
-    """How often this rank has executed the call before."""
-    with _lock:
-        count = _counts.get((call, int(rank)), 0)
-        _counts[call, int(rank)] = (count + 1) % (1 << 31)
-    return np.int32(count)
+class _Executions:
+    """How often each device of this process has executed one call of a program before.
+
+    Of its own for each call that is traced: the leaves of a pytree and the calls of a loop have the same line, and with
+    one count for all of them some would never be checked.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, device: Any, _: Any) -> Any:
+        with self._lock:
+            count = self._counts.get(int(device), 0)
+            self._counts[int(device)] = (count + 1) % (1 << 31)
+        return np.int32(count)
 
 
 def compare(name: str, call: str, op: str | None, given: Arguments, operands: Any, y: Any, rank: Any) -> None:

@@ -109,14 +109,16 @@ def test_a_product_whose_partial_result_leaves_the_range(dtype, huge_first):
 
 
 @pytest.fixture
-def consulted(monkeypatch):
-    """Turns the oracle on, and returns the lists of what it has compared and found.
+def consulted(monkeypatch, request):
+    """Turns the oracle on, or what the test asks for, and returns the lists of what it has compared and found.
 
     An error of a callback would stay in JAX's list of what a program has to wait for, so it goes no further.
     """
     configured = settings()
     values = {name: getattr(configured, name) for name in Settings.__dataclass_fields__}
-    monkeypatch.setattr(oracle, "settings", lambda: Settings(**{**values, "checksum": "oracle"}))
+    monkeypatch.setattr(
+        oracle, "settings", lambda: Settings(**{**values, "checksum": getattr(request, "param", "oracle")})
+    )
     made, found, compare = [], [], oracle.compare
 
     def watched(name, call, *rest):
@@ -169,3 +171,26 @@ def test_a_program_is_checked_and_a_fault_in_it_is_named(consulted, monkeypatch)
     assert len(found) == 4
     assert all("all_to_all over 'b' (test_oracle.py:" in each for each in found)
     assert all("element [3] of block 0 of rank " in each for each in found)
+
+
+@pytest.mark.parametrize("consulted", ["oracle:2"], indirect=True)
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_each_call_is_checked_on_each_device_in_every_second_execution(consulted, check_vma):
+    """Leaves and calls in a loop have the same line; devices that differ in the other axis have the same rank."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), devices=jax.devices()[:4])
+
+    def step(x):
+        leaves = jaxring.all_reduce({"one": x, "two": 2 * x}, "a")
+        return sum((jaxring.all_reduce(leaf, "b") for leaf in leaves.values()), x)
+
+    specs = {"in_specs": P(("a", "b")), "out_specs": P(("a", "b"))}
+    sums = jax.jit(jax.shard_map(step, mesh=mesh, check_vma=check_vma, **specs))
+    x = jax.device_put(np.ones(4, np.float32), jax.NamedSharding(mesh, P(("a", "b"))))
+    compared, found = consulted
+    so_far = []
+    for _ in range(4):
+        jax.block_until_ready(sums(x))
+        jax.effects_barrier()
+        so_far.append(len(compared))
+    assert so_far == [16, 16, 32, 32]
+    assert not found
