@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import pathlib
 from typing import TYPE_CHECKING
@@ -80,30 +79,53 @@ def only(records: Iterable[Living]) -> list[Living]:
 
 
 def _of_one(records: list[Living]) -> list[Living]:
-    """The records of one name. Raises JaxringError where they are of several jobs.
+    """The records of one name. Raises JaxringError where they are of several jobs: where two processes of the same
+    number have records of their own, and no key in common.
 
-    Two processes of the same number and of different keys are. Keys alone do not say so, since each epoch of a job has
-    its own: a process that the others have left out (jaxring.shrink) keeps the old one, and belongs to what is looked
-    at. A fork has its parent's record, and its key.
+    Keys alone do not say so, since each epoch of a job has its own: a process that the others have left out
+    (jaxring.shrink) keeps the old one, and is not refused.
     """
     by_process: dict[int, list[Living]] = {}
     for record in records:
         by_process.setdefault(record.flight.process, []).append(record)
     doubles = [record for same in by_process.values() if len(same) > 1 for record in same]
-    keys = {record.pid: frozenset(access.key for access in viewing.accesses(record.pid)) for record in doubles}
-    for same in by_process.values():
-        known = [found for record in same if (found := keys.get(record.pid))]
-        if any(one.isdisjoint(other) for one, other in itertools.combinations(known, 2)):
-            pids: dict[frozenset[bytes], list[str]] = {}
-            for record in doubles:
-                if keys[record.pid]:
-                    pids.setdefault(keys[record.pid], []).append(str(record.pid))
-            each = "; ".join(f"pids {', '.join(of_it)}" for of_it in pids.values())
-            raise JaxringError(
-                f"{len(pids)} jobs are called {records[0].job()}: choose one by --job and the pid of one of its "
-                f"processes: {each}."
-            )
+    # A fork has its parent's record, and the key of the epoch in which it was made.
+    keys: dict[tuple[int, ...] | int, set[bytes]] = {}
+    for record in doubles:
+        keys.setdefault(_file(record), set()).update(access.key for access in viewing.accesses(record.pid))
+    several = _meeting(filter(None, keys.values()))
+    places = {
+        r.pid: next(i for i, each in enumerate(several) if known <= each) for r in doubles if (known := keys[_file(r)])
+    }
+    if any(len({places[r.pid] for r in same if r.pid in places}) > 1 for same in by_process.values()):
+        pids: dict[int, list[str]] = {}
+        for record in doubles:
+            if record.pid in places:
+                pids.setdefault(places[record.pid], []).append(str(record.pid))
+        each = "; ".join(f"pids {', '.join(of_it)}" for of_it in pids.values())
+        raise JaxringError(
+            f"{len(pids)} jobs are called {records[0].job()}: choose one by --job and the pid of one of its "
+            f"processes: {each}."
+        )
     return records
+
+
+def _file(record: Living) -> tuple[int, ...] | int:
+    """The same for all processes that hold this record; of a process that has ended meanwhile its pid."""
+    try:
+        status = record.path.stat()
+    except OSError:
+        return record.pid
+    return status.st_dev, status.st_ino
+
+
+def _meeting(sets: Iterable[set[bytes]]) -> list[set[bytes]]:
+    """The sets, with those that have a key in common, or with one between them, made one."""
+    found: list[set[bytes]] = []
+    for each in sets:
+        apart = [other for other in found if other.isdisjoint(each)]
+        found = [*apart, each.union(*(other for other in found if other not in apart))]
+    return found
 
 
 def _may_have(pid: int, keys: set[bytes]) -> bool:

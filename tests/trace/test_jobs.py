@@ -218,3 +218,36 @@ def test_two_jobs_whose_coordinators_have_the_same_address_are_told_apart():
             left_out, fork = living(other[1], 2, processes=3, job=JOB), living(one[1], 0, processes=3, job=JOB)
             for several in ([*ours, left_out], [ours[0], fork], [*ours, alone, left_out]):
                 assert look(several) == several
+
+
+# Its arguments: its record, and the access of its first epoch and of its second one, in which its fork has the first.
+FORKED = """
+import os, sys
+record, first, second = map(bytes.fromhex, sys.argv[2:])
+os.write(os.memfd_create("jaxring-trace"), record)
+access = os.memfd_create(sys.argv[1])
+os.write(access, first)
+child = os.fork()
+if child:
+    os.close(access)
+    os.write(os.memfd_create(sys.argv[1]), second)
+    print(child, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_fork_of_an_earlier_epoch_is_no_other_job():
+    record = flight(0, BEGUN, processes=3, job=JOB)
+    keys = [key * handshake.SECRET_BYTES for key in (b"1", b"2")]
+    accesses = [viewing.Access(JOB.decode(), key, {0: (("127.0.0.1", 1),)}).encode() for key in keys]
+    command = [sys.executable, "-c", FORKED, viewing.MEMORY, *(data.hex() for data in (record, *accesses))]
+    with contextlib.ExitStack() as stack:
+        parent = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        fork = int(parent.stdout.readline())
+        both = jobs.living([parent.pid, fork])
+        assert [record.pid for record in both] == [parent.pid, fork]
+        assert jobs.only(both) == jobs.of(both, JOB.decode()) == both
+        other = living(stack.enter_context(holder(b"3" * handshake.SECRET_BYTES, 0)), 0, processes=3, job=JOB)
+        with pytest.raises(JaxringError, match=rf"2 jobs are called .*: pids {parent.pid}, {fork}; pids {other.pid}\."):
+            jobs.only([*both, other])
+        parent.communicate()
