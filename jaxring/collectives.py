@@ -106,7 +106,7 @@ def all_reduce(
         algorithm: "ring", "tree", "halving_doubling", "oneshot", "deterministic" and others; on CPUs also
             "reproducible" for exact sums, or the name of one of your own (`jaxring.register_algorithm`). None lets the
             tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
         compress: The format in which values are sent: "int8", "fp8_e4m3", "bf16" or "int4", in blocks of 128 elements,
             for float32, bfloat16 and float16. Values that would not become shorter are sent as they are. None: no
@@ -177,7 +177,7 @@ def all_gather(
             its own, and ranks count within it. None: all ranks are one group.
         algorithm: "ring", "direct", "halving_doubling", "pat" and others, or the name of one of your own
             (`jaxring.register_algorithm`). None lets the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
         compress: The format in which values are sent: "int8", "fp8_e4m3", "bf16" or "int4", in blocks of 128 elements,
             for float32, bfloat16 and float16. Values that would not become shorter are sent as they are. None: no
@@ -283,7 +283,7 @@ def reduce_scatter(
             its own, and ranks count within it. None: all ranks are one group.
         algorithm: "ring", "direct", "pat", "deterministic" and others; on CPUs also "reproducible", or the name of one
             of your own (`jaxring.register_algorithm`). None lets the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
         compress: The format in which values are sent: "int8", "fp8_e4m3", "bf16" or "int4", in blocks of 128 elements,
             for float32, bfloat16 and float16. Values that would not become shorter are sent as they are. None: no
@@ -365,7 +365,7 @@ def all_to_all(
             its own, and ranks count within it. None: all ranks are one group.
         algorithm: "direct", "pxn" or "deterministic", or the name of one of your own (`jaxring.register_algorithm`).
             None lets the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
         compress: The format in which values are sent: "int8", "fp8_e4m3", "bf16" or "int4", in blocks of 128 elements,
             for float32, bfloat16 and float16. Values that would not become shorter are sent as they are. None: no
@@ -424,7 +424,7 @@ def permute(
         perm: Pairs (source, target) of ranks. A rank is at most once a source and once a target.
         algorithm: "direct" or "deterministic", or the name of one of your own (`jaxring.register_algorithm`). None lets
             the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:

@@ -49,7 +49,7 @@ def reproducible_sum(
         axis: A dimension of ``x``, several, or None for all; ``()`` sums over the ranks alone.
         axis_index_groups: Lists of ranks of the axis, all of one length, as in `jax.lax`: each list is a collective of
             its own, and ranks count within it. None: all ranks are one group.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
         assume_replicated: True turns the `jaxring.ReplicatedOperandWarning` off.
 

@@ -46,7 +46,7 @@ def broadcast(
             its own, and ranks count within it. None: all ranks are one group.
         algorithm: "direct", "ring", "tree" and others, or the name of one of your own (`jaxring.register_algorithm`).
             None lets the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:
@@ -95,7 +95,7 @@ def reduce(
             its own, and ranks count within it. None: all ranks are one group.
         algorithm: "direct", "ring", "tree" and others, or the name of one of your own (`jaxring.register_algorithm`).
             None lets the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
         assume_replicated: True turns the `jaxring.ReplicatedOperandWarning` off.
 
@@ -145,7 +145,7 @@ def gather(
             its own, and ranks count within it. None: all ranks are one group.
         algorithm: "direct" or "deterministic", or the name of one of your own (`jaxring.register_algorithm`). None lets
             the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:
@@ -200,7 +200,7 @@ def scatter(
             its own, and ranks count within it. None: all ranks are one group.
         algorithm: "direct" or "deterministic", or the name of one of your own (`jaxring.register_algorithm`). None lets
             the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:

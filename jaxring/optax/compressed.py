@@ -56,7 +56,7 @@ def compressed_mean(
         error_feedback: Whether a rank adds to its gradients what compression has left out of the earlier ones, so that
             over time nothing is lost. That is kept in the state, in float32, and differs from rank to rank.
         seed: An integer: rounds at random, by other random bits in each step. None rounds to nearest.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:

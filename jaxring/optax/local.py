@@ -70,7 +70,7 @@ def diloco(
             ``every``.
         outer: The optimiser of the exchange. None: SGD with rate 0.7 and Nesterov momentum 0.9.
         compress: The format of the exchange: "int8", "fp8_e4m3", "bf16" or "int4". None: not compressed.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:

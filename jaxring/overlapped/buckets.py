@@ -65,7 +65,7 @@ def overlap_gradients(
             which a bucket is several calls.
         algorithm: "ring", "tree", "halving_doubling", "oneshot", "deterministic" and others, or the name of one of your
             own (`jaxring.register_algorithm`). None lets the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:

@@ -50,7 +50,7 @@ def all_gather_matmul(
             names. The rank is the row-major index over them in this order.
         chunks: Into how many chunks the rows are cut, 1 to ``rows``. None: as many as the tuner's prices say.
         algorithm: That of each chunk's `jaxring.all_gather`. None lets the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:
@@ -102,7 +102,7 @@ def matmul_reduce_scatter(
             names. The rank is the row-major index over them in this order.
         chunks: Into how many chunks the rows are cut, 1 to ``rows``. None: as many as the tuner's prices say.
         algorithm: That of each chunk's `jaxring.reduce_scatter`. None lets the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:

@@ -52,7 +52,7 @@ def pcast(
         to: "varying": `jax.lax.pcast` has the other casts.
         algorithm: "ring", "tree", "halving_doubling", "oneshot", "deterministic" and others, of the backward
             all-reduce, or the name of one of your own (`jaxring.register_algorithm`). None lets the tuner choose.
-        protocol: "ll", "simple" or "memory", on GPUs also "ll128". None lets the tuner choose.
+        protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:

@@ -114,7 +114,7 @@ def test_an_algorithm_of_ones_own(tmp_path):
     done = explain("--import", "mine", "--algorithm", "failing")
     assert done.returncode == 1
     assert 'mine.py", line 19, in failing\n    one, other = [rank]\n' in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("ValueError: not enough values to unpack")
+    assert "\nValueError: not enough values to unpack" in done.stderr
 
 
 def test_json_says_what_the_tables_say(capsys):
