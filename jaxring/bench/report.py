@@ -133,21 +133,23 @@ def save(
     path.write_text(text)
 
 
-def save_csv(path: pathlib.Path | None, results: Sequence[Result], copy_gbs: float) -> None:
+def save_csv(path: pathlib.Path | None, measured: Sequence[Sequence[Result]], copy_gbs: float) -> None:
     """A row for each result, under a header, with all columns of the tables as numbers; to stdout where ``path`` is
     None. A cell is empty where it has no meaning: of a whole program, and of a peer that does not serve the case.
+
+    ``measured``: the results of each table. A ratio is to ours of the same table.
     """
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(_CSV)
-    for result in results:
+    for result, together in ((result, results) for results in measured for result in results):
         case = result.case
         cells: list[object] = [case.what, result.processes, result.devices, case.moved(result.ranks)]
         cells += [int(case.inplace), case.chain, result.peer]
         if result.refused:
             lines.writerow([*cells, *[""] * (len(_CSV) - len(cells) - 1), result.refused])
             continue
-        ratio = _to_ours(result, results)
+        ratio = _to_ours(result, together)
         cells += [result.median_us, *result.spread, "" if math.isnan(ratio) else ratio]
         if isinstance(case, Case):
             cells += [result.algbw, result.busbw, result.light(copy_gbs), case.count(result.ranks)]
@@ -243,8 +245,8 @@ def _draw(results: Sequence[Result], left: Any, right: Any) -> None:
 def _to_ours(result: Result, results: Sequence[Result]) -> float:
     """A result's time over ours of the same case; not a number where ours has none."""
     ours = find(result.peer).ours
-    base = next((r.median_us for r in results if r.peer == ours and r.case == result.case and r.times_us), math.nan)
-    return result.median_us / base
+    alike = (r for r in results if (r.case, r.processes, r.devices) == (result.case, result.processes, result.devices))
+    return result.median_us / next((r.median_us for r in alike if r.peer == ours and r.times_us), math.nan)
 
 
 def _ratios(results: Sequence[Result]) -> dict[tuple[str, str], float]:

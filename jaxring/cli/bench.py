@@ -184,7 +184,7 @@ def _bench(arguments: argparse.Namespace, members: Members | None) -> int:
             report.save(path, everything, _copy_gbs(measured), command)
         if arguments.csv and measured:
             path = None if arguments.csv == _STDOUT else arguments.csv
-            report.save_csv(path, everything, _copy_gbs(measured))
+            report.save_csv(path, [results for results, _ in measured], _copy_gbs(measured))
     if arguments.plot:
         report.plot(arguments.plot, everything)
     if older:

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = tables.console()
     rows = [(_severity(f), f.what, f.cost, f.mend) for f in sorted(found, key=lambda f: not f.grave)]
     out.print(tables.table("Findings", ("severity", "what", "what it costs", "how to mend it"), rows))
-    title = "Settings" if arguments.all else "Settings that differ from their defaults"
+    title = "Settings" if arguments.all else "Settings that something sets"
     out.print(tables.table(title, ("variable", "value", "origin"), _settings(variables, arguments.all)))
     out.print(tables.table(f"Host {here.name}", ("what", "value"), _host(here)))
     columns: tuple[str, ...] = ("name", "state", "Gbit/s", "MTU", "addresses")

@@ -25,6 +25,7 @@ from jaxring.errors import JaxringError
 from jaxring.plan import tuner
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.foreign import reading
+from jaxring.plan.schedule import ScheduleError
 from jaxring.settings.sizes import shown
 from jaxring.simulate import clusters, goal
 from jaxring.simulate.chakra import nodes
@@ -111,6 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
             traces = chakra.by_rank(*_exported(runs[-1], cluster, arguments.dtype))
             simulate_step.write(arguments.chakra, map(nodes.write, traces))
     except ValueError as error:
+        if getattr(error, "__notes__", ()) and not isinstance(error, ScheduleError):
+            raise  # of a function of the user's, whose place is to be seen
         raise JaxringError(f"{error}.") from None
     if arguments.trace:
         _trace(arguments.trace, runs[-1])

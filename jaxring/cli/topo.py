@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import arguments as types
 from jaxring.cli import tables, topo_network, topo_search
+from jaxring.errors import JaxringError
 from jaxring.settings import load
 from jaxring.topology import detect, paths, xml
 from jaxring.topology.formats import reading
@@ -103,10 +104,15 @@ def _search(machine: Machine, arguments: argparse.Namespace) -> bool:
     """What needs paths or a search. Returns whether anything of it was asked for."""
     paths_only = arguments.paths or arguments.json
     files = arguments.graph, arguments.compare, arguments.plan, arguments.svg
+    searches = arguments.rings or arguments.graph or arguments.compare or arguments.plan
+    if (arguments.gpus or arguments.steps is not None) and not searches:
+        raise JaxringError("--gpus and --steps are of a search: add --rings, --graph, --compare or --plan.")
+    if arguments.json and any(files):
+        raise JaxringError("--json prints what is found, and no file is written or compared: leave one of them out.")
     if not (paths_only or arguments.rings or any(files)):
         return False
     found = None
-    if arguments.rings or arguments.graph or arguments.compare or arguments.plan:
+    if searches:
         job = arguments.machines, arguments.cross_nic, arguments.gpus, arguments.steps
         found = topo_search.search(machine, *job)
     if arguments.json:

@@ -7,6 +7,7 @@ of the machine that the process may open, whatever CUDA_VISIBLE_DEVICES says.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ _HIDDEN = "fffffff:ffff:ff"
 def completed(machine: Machine) -> Machine:
     """The machine with the details that NVML has of its GPUs, by their bus ids; the same one where NVML is not there.
 
-    A GPU that NVML does not show, or cannot read, stays as it is.
+    A GPU that NVML does not show, or cannot read, stays as it is, and all do with a package from before NVML 525.
     """
     if not machine.gpus:
         return machine
@@ -40,8 +41,11 @@ def completed(machine: Machine) -> Machine:
         gpus = tuple(
             _detailed(pynvml, gpu, handles[gpu.busid], known) if gpu.busid in handles else gpu for gpu in machine.gpus
         )
+    except (pynvml.NVMLError, AttributeError):
+        return machine
     finally:
-        pynvml.nvmlShutdown()
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
     return dataclasses.replace(machine, gpus=gpus)
 
 

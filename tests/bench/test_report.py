@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 
 import pytest
 from matplotlib import pyplot as plt
@@ -110,9 +111,14 @@ def test_comma_separated_values_have_the_numbers_of_the_tables(tmp_path, capsys)
     mine, theirs = result("jaxring", [8.0], 4000), result("xla", [10.0, 30.0], 4000, inplace=False)
     refused = Result("mpi", mine.case, 1, 4, 4, [], 0, "", refused="no such type, in this MPI")
     program = Result("jaxring", Program("fft", 64), 2, 1, 2, [3.0], 0, "all of 4")
-    report.save_csv(tmp_path / "made" / "out.csv", [mine, theirs, refused, program], 10.0)
+    again = [dataclasses.replace(each, times_us=[9 * time for time in each.times_us]) for each in (mine, theirs)]
+    wider = [dataclasses.replace(each, processes=2) for each in again]
+    tables = [[mine, theirs, refused, program], again, [*again[:1], *wider]]
+    report.save_csv(tmp_path / "made" / "out.csv", tables, 10.0)
     with (tmp_path / "made" / "out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
+    assert [row["ratio"] for row in rows if row["peer"] == "xla"] == ["2.5"] * 3, "to ours of the same layout and turn"
+    del rows[4:]
     assert [row["peer"] for row in rows] == ["jaxring", "xla", "mpi", "jaxring"]
     assert rows[0]["what"] == mine.case.what
     assert (rows[1]["processes"], rows[1]["devices"], rows[1]["bytes"], rows[1]["count"]) == ("1", "4", "4000", "1000")
@@ -122,5 +128,5 @@ def test_comma_separated_values_have_the_numbers_of_the_tables(tmp_path, capsys)
         assert float(rows[1][name]) == pytest.approx(value)
     assert (rows[2]["refused"], rows[2]["time us"], rows[2]["wrong"]) == ("no such type, in this MPI", "", "")
     assert (rows[3]["busbw GB/s"], rows[3]["count"], rows[3]["wrong"], rows[3]["choice"]) == ("", "", "0", "all of 4")
-    report.save_csv(None, [mine], 10.0)
+    report.save_csv(None, [[mine]], 10.0)
     assert capsys.readouterr().out.startswith("what,processes,devices,bytes,in place,chain,peer,time us,")

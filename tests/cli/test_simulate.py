@@ -157,6 +157,9 @@ def test_an_algorithm_that_a_module_registers(tmp_path):
     assert (own["algorithm"], ring["algorithm"]) == ("exchange", "ring")
     # Whole inputs pass each other once; the ring's halves pass each other twice, in as many bytes.
     assert own["bus_gbs"] == pytest.approx(ring["bus_gbs"], rel=0.1)
+    command[-1] = "failing"
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert 'mine.py", line 19, in failing\n' in done.stderr
 
 
 def test_a_plan_of_mscclpp(capsys, tmp_path):

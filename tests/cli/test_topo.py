@@ -34,6 +34,12 @@ def file(tmp_path):
     return write
 
 
+@pytest.mark.parametrize("options", [["--gpus", "0,1"], ["--paths", "--steps", "9"], ["--json", "--plan", "x"]])
+def test_an_option_that_would_have_no_effect_is_refused(options, capsys):
+    assert topo("--file", SOCKETS, *options) == 1
+    assert capsys.readouterr().err.startswith("jaxring topo: --")
+
+
 def test_json_has_what_the_tables_show(capsys):
     assert topo("--file", SOCKETS, "--json", "--rings") == 0
     found = json.loads(capsys.readouterr().out)

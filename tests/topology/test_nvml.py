@@ -118,6 +118,27 @@ def test_where_nvml_is_not_the_links_are_not_known(module, sys_root, fake, monke
     assert not xml.parse(xml.text(machine).encode(), "copy").gpus[0].links_known
 
 
+@pytest.mark.parametrize("missing", ["NVML_FI_DEV_NVLINK_GET_STATE", "NVML_FI_DEV_C2C_LINK_COUNT"])
+def test_a_package_that_is_too_old_is_as_none(missing, sys_root, fake, monkeypatch):
+    module = hgx_h100()
+    fake(module)
+    monkeypatch.delattr(FakeNvml, missing)
+    assert [gpu.links_known for gpu in found(sys_root).gpus] == [False] * 8
+    assert module.started == 0
+
+
+def test_an_nvml_that_refuses_to_say_what_there_is_is_as_none(sys_root, fake, monkeypatch):
+    module = hgx_h100()
+    fake(module)
+
+    def refuse():
+        raise module.NVMLError
+
+    monkeypatch.setattr(module, "nvmlDeviceGetCount", refuse)
+    assert [gpu.links_known for gpu in found(sys_root).gpus] == [False] * 8
+    assert module.started == 0
+
+
 def test_known_links_are_not_said_to_be_unknown(sys_root, fake, monkeypatch, capsys):
     fake(hgx_h100())
     machine = found(sys_root)

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 from jaxring.plan.algorithms.record import Algorithm
-from jaxring.plan.schedule import LanesFn, Schedule, Spec
+from jaxring.plan.schedule import LanesFn, Schedule, ScheduleError, Spec
 
 __all__ = ["ALGORITHMS", "Algorithm", "build", "custom", "serving"]
 
@@ -62,7 +62,7 @@ def custom(
     if spec.algorithm in ALGORITHMS:
         raise ValueError(f"{spec.algorithm!r} is a built-in algorithm; give the custom schedule another name")
     if pieces < 1 or nlanes < 1 or scratch_chunks < 0:
-        raise ValueError(
+        raise ScheduleError(
             f"{spec.algorithm!r} needs at least one piece and one lane, and no negative number of scratch chunks; it "
             f"has {pieces} piece(s), {nlanes} lane(s) and {scratch_chunks} scratch chunk(s)"
         )

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from jaxring.plan.foreign import dataflow
-from jaxring.plan.schedule import Buffer, Spec
+from jaxring.plan.schedule import Buffer, ScheduleError, Spec
 from jaxring.plan.user import register_algorithm
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Lanes:
 
     def __call__(self, spec: Spec, rank: int) -> Sequence[Sequence[Step]]:
         if spec.nranks != len(self.lanes):
-            raise ValueError(f"{spec.algorithm} is for {len(self.lanes)} ranks, not {spec.nranks}")
+            raise ScheduleError(f"{spec.algorithm} is for {len(self.lanes)} ranks, not {spec.nranks}")
         return self.lanes[rank]
 
 

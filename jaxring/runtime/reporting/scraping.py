@@ -130,13 +130,24 @@ def token(path: pathlib.Path, key: bytes | None) -> str:
     Raises JaxringError for what cannot be read, made or shown in a request.
     """
     try:
-        with contextlib.suppress(FileExistsError):
-            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(made, "w", encoding="ascii") as file:
-                file.write(hmac.digest(key or secrets.token_bytes(32), b"metrics\0", "sha256").hex() + "\n")
+        if not path.exists():
+            _make(path, hmac.digest(key or secrets.token_bytes(32), b"metrics\0", "sha256").hex() + "\n")
         found = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise JaxringError(f"--token-file {path}: {error}.") from error
     if not found:
         raise JaxringError(f"--token-file {path}: the file is empty.")
     return found
+
+
+def _make(path: pathlib.Path, text: str) -> None:
+    """The file with that text, for this user alone, unless another process has made it: it is there with all or not."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        made = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(made, "w", encoding="ascii") as file:
+            file.write(text)
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

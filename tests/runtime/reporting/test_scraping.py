@@ -105,6 +105,21 @@ def test_hosts_of_a_job_make_the_same_token_for_their_user(tmp_path):
     assert (b"k" * 32).hex() != made != scraping.token(tmp_path / "c", None) != scraping.token(tmp_path / "d", None)
 
 
+def test_two_that_make_one_file_at_once_have_one_token(tmp_path, monkeypatch):
+    others, digest = [], scraping.hmac.digest
+
+    def late(key, *arguments):
+        made = digest(key, *arguments)
+        if not others:
+            others.append("")
+            others.append(scraping.token(tmp_path / "a", b"other" * 6))
+        return made
+
+    monkeypatch.setattr(scraping.hmac, "digest", late)
+    assert scraping.token(tmp_path / "a", b"k" * 32) == others[1] != ""
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_token_that_cannot_be_read_or_made_is_refused(tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
