@@ -11,24 +11,28 @@ import jax
 from jaxring.dropin.whole_program.hlo import Instruction, Module
 from jaxring.dropin.whole_program.rewrite import OPCODES
 from jaxring.dropin.whole_program.shapes import shapes
+from jaxring.errors import JoinError
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
 from jaxring.runtime.explain import called
 from jaxring.runtime.explain import clear as forget
 from jaxring.runtime.explain import explain as so_far
-from jaxring.runtime.placement import device_owners
+from jaxring.runtime.placement import RankPlace, device_owners
 from jaxring.runtime.schedules import normalise
 from jaxring.runtime.service import STARTS, job
 from jaxring.runtime.surroundings import of_ranks
+from jaxring.runtime.survivors import present
 from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from jaxring.runtime.surroundings import Surroundings
+
 _TEXT = re.compile(r'\b(spec|shown) = "((?:[^"\\]|\\.)*)"', re.DOTALL)
 _GROUPS = re.compile(r"\bgroups = dense<\[([0-9, ]*)\]>")
 _SIZE = re.compile(r"\bgroup_size = ([0-9]+) : i64")
-_ASSUMED = "; as on one host: these processes have not joined each other yet"
+_ASSUMED = "; as on one host"
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
 
 
@@ -151,18 +155,34 @@ def _origin(sites: list[str]) -> str:
 def _chosen(spec: CallSpec, group: list[int]) -> str:
     owners = device_owners("cpu")
     devices = [spec.devices[partition] for partition in group] if spec.devices is not None else group
-    processes = [owners.get(device, 0) for device in devices]
-    domains = tuple(range(len(group))) if spec.half != "both" else normalise(processes)
-    several = len(set(processes)) > 1
-    world = job().world_of(processes) if several else None
+    placement = [RankPlace(owners.get(device, 0), device) for device in devices]
+    around, assumed = None, ""
     try:
-        choice = choose(spec, domains, root=spec.root, **of_ranks(processes, world)._asdict())
+        left = present(spec, placement, job().membership())
+        if not left:
+            return "none of its processes is left"
+        processes = [placement[rank].process for rank in left]
+        if len(set(processes)) > 1:
+            around, assumed = _published(processes)
+        domains = tuple(range(len(left))) if spec.half != "both" else normalise(processes)
+        root = left.index(spec.root) if spec.root in left else 0
+        choice = choose(spec, domains, root=root, **(around or of_ranks(processes, None))._asdict())
     except ValueError as error:
         return str(error)
     outlook = f"; {choice.outlook}" if choice.outlook else ""
-    assumed = _ASSUMED if several and world is None else ""
     how = f"{choice.algorithm}, protocol {choice.protocol}, {choice.channels} channel(s)"
     return f"{how}: {choice.reason}{outlook}{assumed}"
+
+
+def _published(processes: list[int]) -> tuple[Surroundings | None, str]:
+    """The surroundings of ranks of several processes, or None and why these are not known."""
+    try:
+        world = job().world_of(processes)
+        if world is not None:
+            return of_ranks(processes, world), ""
+    except JoinError as error:
+        return None, f"{_ASSUMED}: {error}"
+    return None, f"{_ASSUMED}: these processes have not joined each other yet"
 
 
 def _character(escaped: re.Match[str]) -> str:

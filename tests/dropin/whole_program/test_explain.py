@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import types
 
 import jax
 import numpy as np
@@ -11,6 +12,9 @@ import pytest
 from jax import lax
 
 import jaxring
+from jaxring.dropin import explaining
+from jaxring.errors import JoinError
+from jaxring.world.membership import Membership
 from tests.dropin.whole_program.wp_programs import exported, matrix, mesh, over
 from tests.stress.stress_jobs import run_job
 
@@ -66,3 +70,29 @@ def test_a_call_with_an_epilogue_is_named_with_it():
 def test_the_choice_is_that_of_the_job_s_hosts(tmp_path):
     outputs = run_job(tmp_path, [str(pathlib.Path(__file__).parent / "wp_explained.py")], 2, 2)
     assert all(out.startswith("right") for out in outputs)
+
+
+@pytest.mark.parametrize(
+    ("members", "name", "said"),
+    [
+        ((0, 1), "all_reduce", "; as on one host: the store is gone"),
+        ((0, 1), "all_gather", "cannot do without rank 4 (process 2), rank 5 (process 2), rank 6 (process 3)"),
+        ((0,), "all_reduce", " channel(s): "),
+        ((4,), "all_reduce", "none of its processes is left"),
+    ],
+)
+def test_lost_processes_and_a_lost_store_are_no_error(monkeypatch, members, name, said):
+    """As after jaxring.shrink() in a job of four processes of two devices each, which program stays valid."""
+
+    def world_of(processes):
+        assert set(processes) == set(members)
+        raise JoinError("the store is gone")
+
+    job = types.SimpleNamespace(membership=lambda: Membership(1, 5, members), world_of=world_of)
+    monkeypatch.setattr(explaining, "job", lambda: job)
+    monkeypatch.setattr(explaining, "device_owners", lambda _: {d.id: i // 2 for i, d in enumerate(jax.devices())})
+    program = over(FLAT, lambda x: getattr(jaxring, name)(x, "x"))
+    compiled = jax.jit(program).lower(matrix(FLAT, "x", n=8)).compile()
+    line = jaxring.explain(compiled)
+    assert said in line
+    assert ("as on one host" in line) == (said.startswith("; as on one host"))
