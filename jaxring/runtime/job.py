@@ -189,17 +189,20 @@ class Job:
         world = self._make_world(membership, False) if len(membership.processes) > 1 else None
         before, patience, look = gone(), time.monotonic() + _GRACE_S, time.monotonic() + _SLICE_S
         others: tuple[int, ...] = ()
+        started: tuple[int, ...] = ()
         try:
             while world is not None:
                 # Both are read before `absent`: a member publishes itself in the new epoch before it leaves the old,
                 # and has seen all others there before it calls for the next.
                 left = gone()
                 if time.monotonic() > look:
-                    others, look = gone_on(self.store(), jax.process_index(), membership), time.monotonic() + _SLICE_S
+                    others, started = gone_on(self.store(), jax.process_index(), membership)
+                    look = time.monotonic() + _SLICE_S
                 if not (absent := world.absent()):
                     break
                 late = time.monotonic() > patience
-                if ended := [p for p in absent if p in left and (p not in before or (late and p not in returned))]:
+                ended = [p for p in absent if p in left and (p not in before or (late and p not in returned))]
+                if ended := [*started, *ended]:
                     raise JoinError(f"Process {ended[0]} has ended while the job was formed anew: try again.")
                 if others:
                     raise JoinError(

@@ -122,9 +122,13 @@ def returned(store: Store, agreed: Membership) -> tuple[int, ...]:
     return tuple(p for p in agreed.processes if p in wishes and wishes[p]["fresh"])
 
 
-def gone_on(store: Store, process: int, agreed: Membership) -> tuple[int, ...]:
-    """The other members that have called again since: they have given up this epoch, or have all entered it."""
-    return tuple(p for p in agreed.processes if p != process and p in _ready(store, agreed.epoch + 1))
+def gone_on(store: Store, process: int, agreed: Membership) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The other members that have called again since: those that have given up this epoch, or have all entered it, and
+    those that have ended and were started again."""
+    wishes, decision = _ready(store, agreed.epoch + 1), _decisions(store).get(agreed.epoch)
+    again = [p for p in agreed.processes if p != process and p in wishes]
+    started = tuple(p for p in again if decision is not None and not _holds(decision, p, wishes[p]["token"]))
+    return tuple(p for p in again if p not in started), started
 
 
 def has_begun(store: Store, process: int) -> bool:

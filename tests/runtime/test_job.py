@@ -88,6 +88,16 @@ def test_an_epoch_that_a_member_has_given_up_is_not_waited_for(made, monkeypatch
     assert job.agreed() == agreed
 
 
+def test_a_member_that_was_started_again_has_ended_and_given_up_nothing(made, monkeypatch, tmp_path):
+    monkeypatch.setattr(jobs, "_SLICE_S", 0.0)
+    job = made(None)
+    job._store = wishing(tmp_path, 2)
+    decision = {"members": {"0": "0", "1": "1", "2": "an earlier start"}, "error": "", "differ": False}
+    job._store.set("jaxring/decision/1", wire.encode(decision))
+    with pytest.raises(JoinError, match="Process 2 has ended while the job was formed anew: try again"):
+        job.enter(Membership(1, 3, (0, 1, 2)), time.monotonic() + 5, list)
+
+
 def test_a_process_that_waits_to_come_back_has_given_up_nothing(made, monkeypatch, tmp_path):
     monkeypatch.setattr(jobs, "_SLICE_S", 0.0)
     job = made(3)
