@@ -48,7 +48,12 @@ class _Server(ThreadingMixIn, WSGIServer):
                 return
         with self._lock:
             self._silent[request] = None
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread can be started now
+            self.has_asked(request)
+            self._slots.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -115,7 +120,7 @@ def guarded(application: Callable[..., Any], token: str) -> Callable[..., Any]:
     def checked(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         shown = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
         if not hmac.compare_digest(shown, expected):
-            start("401 Unauthorized", _REALM)
+            start("401 Unauthorized", list(_REALM))  # to which wsgiref adds
             return [b"This needs the token of jaxring metrics' --token-file.\n"]
         answer: Iterable[bytes] = application(environ, start)
         return answer
