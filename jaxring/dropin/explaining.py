@@ -15,7 +15,6 @@ from jaxring.errors import JoinError
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
 from jaxring.runtime.explain import called
-from jaxring.runtime.explain import clear as forget
 from jaxring.runtime.explain import explain as so_far
 from jaxring.runtime.placement import RankPlace, device_owners
 from jaxring.runtime.schedules import normalise
@@ -72,10 +71,7 @@ def explain(compiled: jax.stages.Compiled | None = None, *, clear: bool = False)
             print(jaxring.explain())
     """
     if compiled is None:
-        text = so_far()
-        if clear:
-            forget()
-        return text
+        return so_far(clear)
     if clear:
         raise ValueError("jaxring.explain: clear is for what ran so far; leave it out where a program is given.")
     return "\n".join(map(str, listed(compiled))) or "jaxring: there is no collective in this program."

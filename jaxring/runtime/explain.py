@@ -105,22 +105,21 @@ def plans() -> tuple[Decision, ...]:
         return tuple(_decisions)
 
 
-def clear() -> None:
-    """Forgets the decisions and notes so far. Calls that are planned already are not planned, nor recorded, again."""
-    with _lock:
-        _decisions.clear()
-        _notes.clear()
-
-
-def explain() -> str:
+def explain(clear: bool = False) -> str:
     """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why.
 
-    Then a line for each call that `jaxring.install` left to JAX's own collectives, or replicated, and why.
+    Then a line for each call that `jaxring.install` left to JAX's own collectives, or replicated, and why. ``clear``
+    forgets what is listed. Calls that are planned already are not planned, nor recorded, again.
     """
+    with _lock:  # both, so that what is recorded meanwhile is listed now or by the next call
+        decisions, left = tuple(_decisions), dict(_notes)
+        if clear:
+            _decisions.clear()
+            _notes.clear()
     counts: dict[str, int] = {}
-    for decision in plans():
+    for decision in decisions:
         counts[str(decision)] = counts.get(str(decision), 0) + 1
-    counts |= notes()
+    counts |= left
     if not counts:
         return "jaxring: no collective has been planned in this process yet, or since explain(clear=True)."
     return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counts.items())

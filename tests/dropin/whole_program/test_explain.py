@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import re
 import types
@@ -96,3 +97,23 @@ def test_lost_processes_and_a_lost_store_are_no_error(monkeypatch, members, name
     line = jaxring.explain(compiled)
     assert said in line
     assert ("as on one host" in line) == (said.startswith("; as on one host"))
+
+
+def test_what_is_planned_while_decisions_are_cleared_is_listed_by_the_next_call(monkeypatch):
+    kept = importlib.import_module("jaxring.runtime.explain")
+    planned = iter(["planned meanwhile"])
+
+    class Lock:
+        """Another thread's decision follows the first time that it is given up."""
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *_):
+            kept._decisions.extend(planned)
+
+    monkeypatch.setattr(kept, "_decisions", ["planned before"])
+    monkeypatch.setattr(kept, "_notes", {"left to JAX": 2})
+    monkeypatch.setattr(kept, "_lock", Lock())
+    assert jaxring.explain(clear=True) == "planned before\nleft to JAX (x2)"
+    assert jaxring.explain() == "planned meanwhile"
