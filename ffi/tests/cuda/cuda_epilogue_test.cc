@@ -3,6 +3,7 @@
 // end, and without the barriers of a warp the results are wrong.
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
@@ -350,9 +351,11 @@ CASE("without one of the barriers of a warp the results are wrong") {
     return false;
   };
   CHECK(PlayHalved(cuda::Protocol::kSimple, {1, faults}));
-  CHECK_EQ(barriers.size(), 4u);
+  // Translated PTX has all barriers in one place.
+  const bool translated = std::getenv("PTX_PLAYED") != nullptr;
+  CHECK_EQ(barriers.size(), translated ? 1u : 4u);
   // The first in a chunk is behind a vote, which orders all accesses here, as on a GPU it need not.
-  barriers.erase(barriers.begin());
+  if (!translated) barriers.erase(barriers.begin());
   for (const uint32_t lost : barriers) {
     faults.lost_warp_barrier = [lost](uint32_t line) { return line == lost; };
     int wrong = 0;
