@@ -7,7 +7,6 @@ callback, as of the garbage collector, it is printed and the process goes on.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import functools
 import itertools
@@ -83,8 +82,10 @@ def _unraisable(hook: Callable[[sys.UnraisableHookArgs], object], lost: sys.Unra
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         hook(lost)
         return
-    # Not from here, which is within the callback.
-    timer = threading.Timer(_AGAIN_S, _thread.interrupt_main)
+    # Not from here, which is within the callback. As a signal of the main thread, which also ends what that waits in: a
+    # sleep of Python's, and by jaxring's watcher a wait for a collective.
+    main = threading.main_thread().ident or 0
+    timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (main, signal.SIGINT))
     timer.daemon = True
     _again.append(timer)
     timer.start()
@@ -98,6 +99,7 @@ def raise_lost() -> None:
     for timer in _again:
         if timer.is_alive():
             timer.cancel()
+            timer.join()  # it may be past that: then its signal comes here, and not when this has been handled
             raise KeyboardInterrupt
 
 

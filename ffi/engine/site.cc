@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
+#include "engine/signals/signals.h"
 
 namespace jaxring {
 namespace {
@@ -27,6 +28,8 @@ void PlanRequest::Identify(uint64_t key, Half half, int process) const {
 void PlanRequest::Reject(const Status& status) const { site->Reject(group, collective, status, epoch); }
 
 Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), spec_(std::move(spec)) {
+  // Not only at the next tick: a signal may come before that, and the first call of a program may wait long.
+  WatchSignalsAgain();
   epoch_ = engine_->Register(this);
   for (size_t i = 0; i < spec_.groups.size(); ++i) {
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};

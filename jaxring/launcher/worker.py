@@ -61,8 +61,11 @@ def main() -> None:
     if options.report >= 0:
         os.set_inheritable(options.report, False)  # it speaks for this process only
     try:
-        _run(options)
-        _command.raise_lost()
+        try:
+            _run(options)
+        finally:
+            # Also in place of an error that it causes: a process that was interrupted at the same time is gone already.
+            _command.raise_lost()
     except BaseException as error:
         reported = options.report >= 0 and os.getpid() == pid  # a fork that the script made is no process of the job
         if reported:

@@ -85,11 +85,10 @@ class Watcher:
             for each in came.values():
                 each.was_back |= awaited.main_thread_is_back
             number = awaited.number
-            if number in came:
-                # What the main thread has handled is not what this one insists on.
-                came[number].times = 1 if came[number].was_back else came[number].times + 1
-                came[number].was_back = False
+            if number in came and not came[number].was_back:
+                came[number].times += 1
             elif number:
+                # What the main thread has handled is not what this one insists on.
                 came[number] = _Signal(now)
             try:
                 came = {number: each for number, each in came.items() if self._see_to(number, each, now)}

@@ -135,9 +135,10 @@ def test_ctrl_c_is_said_in_one_line(start, tmp_path):
         assert err == "jaxring run: interrupted; processes 0, 1 and 2 were at script.py:4\n"
 
 
-# Process 0 is interrupted in a call, with "first" while that is planned, since process 1 has joined nobody yet.
+# Process 0 is interrupted in a call, with "first" while that is planned, since process 1 has joined nobody yet, and
+# with "lost" a moment before, in a callback of the garbage collector, where Python loses what it raises.
 COLLECTIVE = """
-import os, pathlib, sys, threading, time
+import gc, os, pathlib, sys, threading, time
 import jax, numpy as np
 from jax.sharding import PartitionSpec as P
 import jaxring
@@ -146,18 +147,26 @@ x = jax.make_array_from_callback((2,), jax.NamedSharding(mesh, P("x")), lambda i
 f = jax.jit(jax.shard_map(lambda v: jaxring.all_reduce(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))
 if sys.argv[1:] != ["first"]:
     f(x).block_until_ready()
-def say():
-    while jax.process_index() == 0 and not jaxring.counters()["in_flight"]:
+def say(waits=sys.argv[1:] != ["lost"]):
+    while waits and jax.process_index() == 0 and not jaxring.counters()["in_flight"]:
         time.sleep(0.01)
     (pathlib.Path(os.environ["SCRATCH"]) / f"here{jax.process_index()}").touch()
-threading.Thread(target=say).start()
+def lose(phase, info):
+    gc.callbacks.remove(lose)
+    say()
+    time.sleep(600)
+if sys.argv[1:] == ["lost"] and jax.process_index() == 0:
+    gc.callbacks.append(lose)
+    gc.collect()
+else:
+    threading.Thread(target=say).start()
 if jax.process_index():
     time.sleep(600)
 f(x).block_until_ready()
 """
 
 
-@pytest.mark.parametrize("arguments", [(), ("first",)], ids=["running", "planned"])
+@pytest.mark.parametrize("arguments", [(), ("first",), ("lost",)], ids=["running", "planned", "lost"])
 def test_ctrl_c_in_a_collective_is_said_in_one_line_and_the_record_is_kept(start, tmp_path, arguments):
     traces = tmp_path / "traces"
     child = start(COLLECTIVE, "-n", "2", arguments=arguments, env={"TMPDIR": str(traces)})
@@ -171,7 +180,7 @@ def test_ctrl_c_in_a_collective_is_said_in_one_line_and_the_record_is_kept(start
     assert child.returncode == 130
     # Process 1 may still be at the line that starts its thread.
     assert re.fullmatch(
-        r"jaxring run: interrupted; process 0 was at script.py:18, process 1 at script.py:1[567]\n", err
+        r"jaxring run: interrupted; process 0 was at script.py:26, process 1 at script.py:2[345]\n", err
     )
     # What was not planned yet is no operation.
     assert arguments or list(traces.glob("**/*.trace")), "the record of the operation that was interrupted"

@@ -63,6 +63,7 @@ def callback(phase, info):
 
 
 gc.callbacks.append(callback)
+gc.set_threshold(50)  # so that it is called long before the command ends
 """
 
 

@@ -1,13 +1,16 @@
-"""Which signals count as insisting on an earlier one: those that come before the main thread was back."""
+"""Which signals the watcher hears of, and which insist on an earlier one: those before the main thread was back."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import types
 
 import pytest
 
 from jaxring.runtime import interruption
+from tests.stress.stress_jobs import environment
 
 
 class Native:
@@ -66,3 +69,35 @@ def test_a_signal_after_one_that_was_handled_is_a_first_one(monkeypatch, back, b
     finally:
         signal.signal(signal.SIGINT, before)
     assert bool(native.interrupted) is interrupts
+
+
+# Who handles SIGINT: the library that contains its handler, by sigaction and dladdr of the C library.
+HANDLER = """
+import ctypes, pathlib, signal
+import jax, jaxring, numpy as np
+from jax.sharding import PartitionSpec as P
+
+def library():
+    c, action, about = ctypes.CDLL(None), (ctypes.c_void_p * 64)(), (ctypes.c_char_p * 4)()
+    assert c.sigaction(signal.SIGINT, None, action) == 0
+    assert c.dladdr(ctypes.c_void_p(action[0]), about) != 0
+    return pathlib.Path(about[0].decode()).name
+
+print(library())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print(library())
+mesh = jax.make_mesh((2,), ("x",))
+call = jax.shard_map(lambda v: jaxring.all_reduce(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P())
+jax.jit(call).lower(jax.device_put(np.arange(2.0), jax.NamedSharding(mesh, P("x")))).compile()
+print(library())
+"""
+
+
+def test_a_handler_of_the_program_is_watched_from_the_first_call_on():
+    # A job may be interrupted while its first call is planned, in less time than one of the engine's ticks.
+    env = environment(2)
+    done = subprocess.run([sys.executable, "-c", HANDLER], env=env, capture_output=True, text=True, check=False)
+    at_first, replaced, compiled = done.stdout.split() or [done.stderr]
+    assert at_first == compiled
+    assert compiled.startswith("_native"), compiled
+    assert not replaced.startswith("_native")
