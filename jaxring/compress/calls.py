@@ -9,11 +9,13 @@ import jax.numpy as jnp
 
 from jaxring.compress.formats import find
 from jaxring.compress.primitives import Compression, apply, apply_with_error, key_of
-from jaxring.tracing import checks, primitives
+from jaxring.tracing import calls, checks, primitives
 from jaxring.tracing.axes import shown
 from jaxring.tracing.casting import cast_varying
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxring.compress.formats import Format
     from jaxring.tracing.axes import Axes
     from jaxring.tracing.options import Options
@@ -58,6 +60,21 @@ class Compressor:
         parts = 1 if self._what == "all_gather" else self._axes.size
         nbytes: int = x.size * x.dtype.itemsize
         return parts * self.form.row_bytes(-(-x.size // parts)) < nbytes
+
+
+def bind(
+    name: str,
+    x: Any,
+    axes: Axes,
+    options: Options,
+    compressor: Compressor | None,
+    finish: Callable[[Any], Any] = lambda y: y,
+) -> Any:
+    """The collective of one leaf of whole blocks, compressed where there is a ``compressor``; ``finish`` makes the
+    result of it."""
+    if compressor is not None:
+        return finish(compressor.bind(x, options))
+    return calls.bind(name, x, axes, options, finish)
 
 
 def compressible(what: str, x: Any) -> None:

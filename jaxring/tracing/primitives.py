@@ -1,7 +1,7 @@
 """The JAX primitives behind the collectives: shapes, types and their lowering to XLA custom calls.
 
 Every primitive works on whole blocks: where a collective splits or joins data, the blocks are the leading axis, so the
-native engine sees contiguous memory and `collectives.py` does the reshaping in JAX.
+native engine sees contiguous memory; the functions that users call do the reshaping in JAX.
 """
 
 from __future__ import annotations

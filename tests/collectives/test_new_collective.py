@@ -40,7 +40,10 @@ def mirror(x, axis_name, *, algorithm=None, protocol=None, timeout=None):
     """Every rank gets the value of the rank that is as far from the other end of the axis."""
     axes = resolve("mirror", axis_name)
     options = checks.options("mirror", axes, None, algorithm, protocol, timeout, call_site())
-    return each("mirror", lambda leaf: bind("mirror", leaf, axes, options), x)
+    return each("mirror", lambda leaf: bind("mirror", leaf, axes, options, None), x)
+
+
+__all__ += ["mirror"]
 '''
 USE = """
 import sys
@@ -93,7 +96,7 @@ def test_four_files_add_a_collective(tmp_path):
 
     add("plan/collectives.py", RECORD)
     add("plan/algorithms/swap.py", SCHEDULE)
-    add("collectives.py", FUNCTION)
+    add("_moves.py", FUNCTION)
     add("_public.py", "\nfrom jaxring.collectives import mirror\n__all__ += ['mirror']\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "JAX_NUM_CPU_DEVICES": "4"}
     ended = subprocess.run(

@@ -77,6 +77,11 @@ def test_a_docstring_says_what_a_caller_needs(name: str) -> None:
         assert issubclass(resolved(error), Exception)
 
 
+def test_functions_are_of_modules_that_users_import() -> None:
+    private = {name: value.__module__ for name, value in PUBLIC.items() if "._" in value.__module__}
+    assert private == {}
+
+
 def resolved(name: str) -> type:
     """The class that a docstring names."""
     found: Any = {"jaxring": jaxring, "jax": jax}.get(name.partition(".")[0], builtins)
