@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
-import time
 
 import jax
 
@@ -25,7 +23,7 @@ import jaxring._native as _native
 from jaxring import _compat
 from jaxring.errors import JaxringError
 from jaxring.launcher.environment import bind_address
-from jaxring.runtime import service
+from jaxring.runtime import renewal, service
 from jaxring.runtime.commit import Commits
 from jaxring.runtime.cuda import service as cuda_service
 from jaxring.settings import settings
@@ -56,13 +54,6 @@ ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError, JaxringError,
 the calling thread. `jaxring.JaxringError` comes from jaxring's own functions and `jaxring.Communicator`.
 """
 
-# Names this start of the process.
-_token = secrets.token_hex(16)
-_lock = threading.Lock()
-# How long members have at least to begin the epoch once they have agreed on it.
-_ENTER_S = 20.0
-# How long after rebuild() or shrink() began the other processes' operations are left to end by themselves.
-_PATIENCE_S = 10.0
 _commits_lock = threading.Lock()
 _commits: Commits | None = None
 
@@ -126,7 +117,7 @@ def rebuild(timeout: float | None = None, *, size: int | None = None, coordinato
     limit = _seconds("rebuild", timeout, settings().come_timeout)
     if size is not None:
         _begin_anew(size, coordinator, limit)
-    return _renew(REBUILD, limit)
+    return renewal.renew(REBUILD, limit)
 
 
 def shrink(timeout: float | None = None) -> Membership:
@@ -154,7 +145,7 @@ def shrink(timeout: float | None = None) -> Membership:
             members = jaxring.shrink()
             print("on with processes", members.processes)
     """
-    return _renew(SHRINK, _seconds("shrink", timeout, settings().join_timeout))
+    return renewal.renew(SHRINK, _seconds("shrink", timeout, settings().join_timeout))
 
 
 def suspend(timeout: float | None = None) -> Membership:
@@ -183,7 +174,7 @@ def suspend(timeout: float | None = None) -> Membership:
             evaluate(params)  # without collectives
             jaxring.resume()
     """
-    return _renew(SUSPEND, _seconds("suspend", timeout, settings().join_timeout))
+    return renewal.renew(SUSPEND, _seconds("suspend", timeout, settings().join_timeout))
 
 
 def resume(timeout: float | None = None) -> Membership:
@@ -204,13 +195,7 @@ def resume(timeout: float | None = None) -> Membership:
         ValueError: Where ``timeout`` is not positive; then nothing has changed.
     """
     limit = _seconds("resume", timeout, settings().join_timeout)
-    job = service.job()
-    with _lock:
-        if not job.suspended():
-            raise JaxringError("jaxring.resume(): this process has not called jaxring.suspend().")
-        found = job.membership()
-        job.enter(found, time.monotonic() + limit, _native.gone)
-        return found
+    return renewal.resume(limit)
 
 
 def commit(ok: bool = True, timeout: float | None = None) -> bool:
@@ -277,7 +262,7 @@ def commit(ok: bool = True, timeout: float | None = None) -> bool:
                     raise JaxringError(
                         f"jaxring.commit(): process {process} has been started again. Call jaxring.rebuild() before."
                     )
-                _commits = Commits(job.store(), process, _token, current)
+                _commits = Commits(job.store(), process, renewal.START, current)
             why = _commits.decide(refusal or halt() or "", limit, _native.gone, lambda: halt() or "")
     if why:
         logger.warning("The step does not count in any process: %s", why)
@@ -339,7 +324,7 @@ def _begin_anew(size: int, coordinator: str | None, timeout_s: float) -> None:
     if coordinator is None:
         raise ValueError("jaxring.rebuild(size=...): give coordinator=, the address and port for process 0.")
     process = jax.process_index()
-    living = _renew(RESIZE, timeout_s).processes
+    living = renewal.renew(RESIZE, timeout_s).processes
     if len(living) > size:
         raise JaxringError(
             f"jaxring.rebuild(size={size}): {len(living)} processes live. Give their number at least; jaxring.resume() "
@@ -359,45 +344,3 @@ def _begin_anew(size: int, coordinator: str | None, timeout_s: float) -> None:
             f"jaxring.rebuild(size={size}): process {process} has left its job, but JAX counts {jax.process_count()} "
             "processes in the next one: something has replaced jax.distributed.initialize. Start the processes again."
         )
-
-
-def _renew(kind: str, timeout_s: float) -> Membership:
-    process = jax.process_index()
-    job = service.job()
-    with _lock:
-        # Others may still be in an operation that this process has ended. Unless one has failed, it ends by itself.
-        suspends = kind in (SUSPEND, RESIZE)
-        text = f"process {process} called jaxring.{membership.call(kind)}"
-        text += ". Go on with jaxring.resume()" if suspends else ""
-        _native.halt(text, _native.troubled())
-        if cuda_service.abort(text):
-            raise JaxringError(
-                f"jaxring.{kind}(): this process has run collectives on a GPU, whose memory the other processes' GPUs "
-                "know, and a kernel that was given up may have taken the CUDA context with it: start the processes "
-                "again, from a checkpoint."
-            )
-        current = job.agreed()
-        deadline = time.monotonic() + timeout_s
-        patience = threading.Timer(_PATIENCE_S, _native.halt, (text, True))
-        patience.daemon = True
-        patience.start()
-        try:
-            fresh = not job.joined()
-            returned: tuple[int, ...] = ()
-            # Links that are being made are ended first.
-            job.leave(deadline)
-            if current.count == 1:
-                found = Membership(current.epoch + 1, 1, (0,))
-            else:
-                store = job.store()
-                found = membership.agree(store, process, _token, fresh, current, kind, timeout_s, job.gone)
-                returned = membership.returned(store, found)
-        finally:
-            patience.cancel()
-            patience.join()  # it must not halt the next epoch
-        enough = max(deadline, time.monotonic() + _ENTER_S)
-        if suspends:
-            job.suspend(found, enough)
-        else:
-            job.enter(found, enough, _native.gone, returned)
-        return found
