@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
+from jaxring.dropin import explanation
 from jaxring.dropin.whole_program.hlo import Instruction, Module
 from jaxring.dropin.whole_program.rewrite import OPCODES
 from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.errors import JoinError
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
-from jaxring.runtime.explain import called
-from jaxring.runtime.explain import explain as so_far
+from jaxring.runtime.explain import called, recorded
 from jaxring.runtime.placement import RankPlace, device_owners
 from jaxring.runtime.schedules import normalise
 from jaxring.runtime.service import STARTS, job
@@ -59,7 +59,10 @@ def explain(compiled: jax.stages.Compiled | None = None, *, clear: bool = False)
             from here on. A call that was planned before is not planned again.
 
     Returns:
-        Lines of text.
+        Lines of text, as a `str`. A notebook, a Python prompt, and `print` on a terminal show a table of them, which
+        for what ran so far also has the time at which each was planned, how many of the last operations it was (the
+        engine records 4096), and the median of the time that these took in this process. Elsewhere, and by the methods
+        of `str`, there are the lines alone.
 
     Raises:
         ValueError: For an executable whose program XLA does not tell, and for ``clear`` with ``compiled``.
@@ -71,10 +74,13 @@ def explain(compiled: jax.stages.Compiled | None = None, *, clear: bool = False)
             print(jaxring.explain())
     """
     if compiled is None:
-        return so_far(clear)
+        return explanation.of_decisions(*recorded(clear))
     if clear:
         raise ValueError("jaxring.explain: clear is for what ran so far; leave it out where a program is given.")
-    return "\n".join(map(str, listed(compiled))) or "jaxring: there is no collective in this program."
+    found = listed(compiled)
+    rows = [(each.what, each.site, each.engine.value, each.how) for each in found]
+    text = "\n".join(map(str, found)) or "jaxring: there is no collective in this program."
+    return explanation.Explanation(text, lambda: explanation.Table(("call", "at", "engine"), rows))
 
 
 class Listed(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 import jaxring._native as _native
 from jaxring.runtime import service
 from jaxring.runtime.cuda.service import native_module
-from jaxring.runtime.explain import Decision, explain, plans
+from jaxring.runtime.explain import Decision, plans
 from jaxring.runtime.service import ensure_started, register_targets
 
-__all__ = ["Decision", "build_info", "counters", "ensure_started", "explain", "plans"]
+__all__ = ["Decision", "build_info", "counters", "ensure_started", "plans"]
 
 
 def build_info() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+import time
 
 from jaxring.settings.sizes import shown
 
@@ -30,6 +31,7 @@ class Decision:
     ``outlook``: what the chosen one is predicted to take, what limits it, and its share of the speed of light.
     ``order``: the order of hosts in its rings and where it is from, "" where that is the order of ranks.
     ``epilogue``: the functions that its schedule applies to complete values, "" where there are none.
+    ``planned_at``: when it was made, in seconds since 1970.
     """
 
     collective: str
@@ -49,6 +51,7 @@ class Decision:
     outlook: str = ""
     order: str = ""
     epilogue: str = ""
+    planned_at: float = dataclasses.field(default_factory=time.time, compare=False)
 
     def __str__(self) -> str:
         what = called(self.collective, self.op, self.epilogue)
@@ -56,18 +59,21 @@ class Decision:
         return (
             f"{what} {self.dtype} {shown(self.nbytes)} over {self.axes} at {self.site}: "
             f"{self.algorithm}, protocol {self.protocol}, transport {ways}, {self.channels} channel(s), "
-            f"{self.ranks} ranks in {self.processes} process(es): {self.reason}"
-            + "".join(f"; {more}" for more in (self.outlook, self.order) if more)
+            f"{self.ranks} ranks in {self.processes} process(es): {self.why()}"
         )
 
+    def why(self) -> str:
+        """The reason for the choice, and what is predicted of it."""
+        return "; ".join(filter(None, (self.reason, self.outlook, self.order)))
+
     def label(self) -> str:
-        """The JSON in the engine's records of this plan's operations: all but the reasons and the prices."""
+        """The JSON in the engine's records of this plan's operations: all but the time, the reasons and prices."""
         fields = dataclasses.asdict(self)
         return json.dumps(
             {
                 k: v
                 for k, v in fields.items()
-                if k not in ("reason", "candidates", "outlook", "order") and (v or k != "epilogue")
+                if k not in ("reason", "candidates", "outlook", "order", "planned_at") and (v or k != "epilogue")
             },
             separators=(",", ":"),
         )
@@ -99,27 +105,19 @@ def plans() -> tuple[Decision, ...]:
 
     Returns:
         `jaxring.runtime.Decision` records, in the order in which call sites were first reached: ``algorithm``,
-        ``protocol``, ``channels``, ``transports``, ``nbytes`` (input bytes per rank), ``site``, ``reason`` and others.
+        ``protocol``, ``channels``, ``transports``, ``nbytes`` (input bytes per rank), ``site``, ``reason``,
+        ``planned_at`` (seconds since 1970) and others.
     """
     with _lock:
         return tuple(_decisions)
 
 
-def explain(clear: bool = False) -> str:
-    """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why.
-
-    Then a line for each call that `jaxring.install` left to JAX's own collectives, or replicated, and why. ``clear``
-    forgets what is listed. Calls that are planned already are not planned, nor recorded, again.
-    """
+def recorded(clear: bool = False) -> tuple[tuple[Decision, ...], dict[str, int]]:
+    """`plans` and `notes` of one moment. ``clear`` forgets them. Calls that are planned already are not planned, nor
+    recorded, again."""
     with _lock:  # both, so that what is recorded meanwhile is listed now or by the next call
-        decisions, left = tuple(_decisions), dict(_notes)
+        found = tuple(_decisions), dict(_notes)
         if clear:
             _decisions.clear()
             _notes.clear()
-    counts: dict[str, int] = {}
-    for decision in decisions:
-        counts[str(decision)] = counts.get(str(decision), 0) + 1
-    counts |= left
-    if not counts:
-        return "jaxring: no collective has been planned in this process yet, or since explain(clear=True)."
-    return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counts.items())
+        return found
