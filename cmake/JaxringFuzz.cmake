@@ -13,7 +13,7 @@ add_library(jaxring_fuzzed STATIC EXCLUDE_FROM_ALL
   ffi/network/control_frames.cc
   ffi/engine/operation/combine.cc ffi/engine/operation/combine_epilogue.cc ffi/engine/operation/grouped.cc ffi/engine/operation/interpreter.cc
   ffi/engine/operation/lane_messages.cc ffi/engine/operation/operation.cc ffi/engine/operation/pages.cc
-  ffi/engine/operation/unexpected_messages.cc)
+  ffi/network/unexpected_messages.cc)
 target_link_libraries(jaxring_fuzzed PUBLIC jaxring_flags)
 # Only the baseline kernels: those of other instruction sets come from the same templates and take long to compile.
 target_compile_definitions(jaxring_fuzzed PRIVATE JAXRING_BASELINE_ONLY)

@@ -35,7 +35,7 @@ void BindPaths(nanobind::module_& m) {
   m.def(
       "paths_lost",
       [](double timeout_s) -> std::optional<std::vector<std::pair<std::string, std::string>>> {
-        auto taken = Running().paths().TakeLost(timeout_s);
+        auto taken = Running().network().paths().TakeLost(timeout_s);
         if (!taken) return std::nullopt;
         std::vector<std::pair<std::string, std::string>> lost;
         for (Paths::Lost& each : *taken) lost.emplace_back(std::move(each.name), std::move(each.why));
@@ -46,14 +46,14 @@ void BindPaths(nanobind::module_& m) {
   m.def(
       "path_suspend",
       [](const std::string& path, bool dialled, uint64_t attempt) {
-        Running().paths().Suspend({path, dialled}, attempt);
+        Running().network().paths().Suspend({path, dialled}, attempt);
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::call_guard<nb::gil_scoped_release>(),
       "Begins an attempt to go on over another connection.");
   m.def(
       "path_drain",
       [](const std::string& path, bool dialled, uint64_t attempt) {
-        return Running().paths().Drain({path, dialled}, attempt);
+        return Running().network().paths().Drain({path, dialled}, attempt);
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::call_guard<nb::gil_scoped_release>(),
       "Closes the old connection; returns how many bytes have come.");
@@ -63,23 +63,25 @@ void BindPaths(nanobind::module_& m) {
          uint64_t received, bool detour) {
         auto stream = MakeStream(fd, key, dialled, timeout_s);
         nb::gil_scoped_release release;
-        Running().paths().Resume({path, dialled}, attempt, std::move(stream), received, detour);
+        Running().network().paths().Resume({path, dialled}, attempt, std::move(stream), received, detour);
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("fd"), nb::arg("key"), nb::arg("timeout_s"),
       nb::arg("received"), nb::arg("detour"), "Goes on over a connected socket, which it takes over.");
   m.def(
       "path_fail",
       [](const std::string& path, const std::string& why) {
-        Running().paths().Fail({path, true}, why, Ending::kNoGoodbye);
+        Running().network().paths().Fail({path, true}, why, Ending::kNoGoodbye);
       },
       nb::arg("path"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),
       "Gives a connection up whose peer has ended.");
   m.def(
-      "path_is_lost", [](const std::string& path) { return Running().paths().IsLost({path, true}); }, nb::arg("path"),
-      nb::call_guard<nb::gil_scoped_release>(), "Whether a connection that has failed does not work again by itself.");
+      "path_is_lost", [](const std::string& path) { return Running().network().paths().IsLost({path, true}); },
+      nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+      "Whether a connection that has failed does not work again by itself.");
   m.def(
-      "path_lives", [](const std::string& path) { return Running().paths().Lives({path, true}); }, nb::arg("path"),
-      nb::call_guard<nb::gil_scoped_release>(), "Whether there is a connection of that name that has not ended.");
+      "path_lives", [](const std::string& path) { return Running().network().paths().Lives({path, true}); },
+      nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+      "Whether there is a connection of that name that has not ended.");
 }
 
 // The same for links that go on over other RDMA ports: see transport/core/movable.h.
@@ -88,7 +90,7 @@ void BindMovableLinks(nanobind::module_& m) {
   m.def(
       "link_offer",
       [](const std::string& path, bool dialled, uint64_t attempt, const MovableLink::Place& place) {
-        return Running().paths().Link({path, dialled})->Offer(attempt, place);
+        return Running().network().paths().Link({path, dialled})->Offer(attempt, place);
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("place"),
       nb::call_guard<nb::gil_scoped_release>(),
@@ -96,21 +98,21 @@ void BindMovableLinks(nanobind::module_& m) {
   m.def(
       "link_prepare",
       [](const std::string& path, bool dialled, uint64_t attempt, const std::string& offer) {
-        Running().paths().Link({path, dialled})->Prepare(attempt, offer);
+        Running().network().paths().Link({path, dialled})->Prepare(attempt, offer);
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("offer"),
       nb::call_guard<nb::gil_scoped_release>(), "Gives an attempt the peer's offer.");
   m.def(
       "link_try",
       [](const std::string& path, uint64_t attempt, double timeout_s) {
-        Running().paths().Link({path, true})->Try(attempt, timeout_s);
+        Running().network().paths().Link({path, true})->Try(attempt, timeout_s);
       },
       nb::arg("path"), nb::arg("attempt"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
       "Waits until something has crossed the new ports and come back.");
   m.def(
       "link_switch",
       [](const std::string& path, bool dialled, uint64_t attempt, const std::string& received) {
-        return Running().paths().Link({path, dialled})->Switch(attempt, received);
+        return Running().network().paths().Link({path, dialled})->Switch(attempt, received);
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("received"),
       nb::call_guard<nb::gil_scoped_release>(), "Goes on over the new ports; returns what has been received.");
@@ -120,19 +122,20 @@ void BindMovableLinks(nanobind::module_& m) {
         const Paths::End end{path, dialled};
         std::shared_ptr<MovableLink> link;
         try {
-          link = Running().paths().Link(end);
+          link = Running().network().paths().Link(end);
         } catch (...) {
           close(fd);
           throw;
         }
         link->TakeOver(attempt, fd);
-        Running().paths().Switched(end, detour);
+        Running().network().paths().Switched(end, detour);
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("fd"), nb::arg("detour"),
       nb::call_guard<nb::gil_scoped_release>(), "Goes on with a new control connection, which it takes over.");
   m.def(
-      "link_discard", [](const std::string& path) { Running().paths().Link({path, true})->Discard(); }, nb::arg("path"),
-      nb::call_guard<nb::gil_scoped_release>(), "Destroys the ports that the link has left; may take seconds.");
+      "link_discard", [](const std::string& path) { Running().network().paths().Link({path, true})->Discard(); },
+      nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+      "Destroys the ports that the link has left; may take seconds.");
 }
 
 void BindPorts(nanobind::module_& m) {
@@ -166,25 +169,25 @@ Engine& Running() {
 
 void BindLinks(nanobind::module_& m) {
   namespace nb = nanobind;
-  m.def("bell_fd", [] { return Running().doorbell().fd(); }, "The memfd of this process's doorbell.");
+  m.def("bell_fd", [] { return Running().network().doorbell().fd(); }, "The memfd of this process's doorbell.");
   m.def(
-      "blocks_fd", [] { return Running().links().Blocks()->fd(); },
+      "blocks_fd", [] { return Running().network().links().Blocks()->fd(); },
       "The memfd of the blocks that several processes of this host can read. The engine keeps the descriptor.");
   m.def(
       "shm_create",
       [](int peer, int channel) {
         Engine& engine = Running();
-        auto link = MakeShmSendLink(engine.links().slot_bytes());
+        auto link = MakeShmSendLink(engine.network().links().slot_bytes());
         int fd = link->memory.fd();
         // Pending until shm_ring: a message published without the peer's doorbell would not wake the peer.
-        engine.links().AddPending(peer, channel, std::move(link));
+        engine.network().links().AddPending(peer, channel, std::move(link));
         return fd;
       },
       nb::arg("peer"), nb::arg("channel"), "Makes a sending link's shared memory; returns its descriptor.");
   m.def(
       "shm_ring",
       [](int peer, int channel, const std::string& bell_path) {
-        Running().links().CompletePending(peer, channel, Doorbell::Open(bell_path));
+        Running().network().links().CompletePending(peer, channel, Doorbell::Open(bell_path));
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "Puts a link that the peer has mapped into service.");
   m.def(
@@ -192,19 +195,20 @@ void BindLinks(nanobind::module_& m) {
       [](int peer, int channel, const std::string& ring_path, const std::string& blocks_path,
          const std::string& bell_path) {
         Engine& engine = Running();
-        const uint32_t slot_bytes = engine.links().slot_bytes();
-        engine.links().AddRecv(peer, channel, OpenShmRecvLink(ring_path, blocks_path, bell_path, slot_bytes));
+        const uint32_t slot_bytes = engine.network().links().slot_bytes();
+        engine.network().links().AddRecv(peer, channel, OpenShmRecvLink(ring_path, blocks_path, bell_path, slot_bytes));
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("blocks_path"), nb::arg("bell_path"),
       "Maps a peer's sending link.");
   m.def(
-      "tcp_prepare", [](int peer, int channel, bool sending) { Running().links().Prepare(peer, channel, sending); },
+      "tcp_prepare",
+      [](int peer, int channel, bool sending) { Running().network().links().Prepare(peer, channel, sending); },
       nb::arg("peer"), nb::arg("channel"), nb::arg("sending"),
       "Allocates the memory of a link before it is negotiated.");
   m.def(
       "tcp_attach",
       [](int peer, int channel, int fd, bool sending, const nb::bytes& key, double timeout_s, const std::string& path) {
-        Running().AddTcp(peer, channel, MakeStream(fd, key, sending, timeout_s), sending, path);
+        Running().network().AddTcp(peer, channel, MakeStream(fd, key, sending, timeout_s), sending, path);
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), nb::arg("key"), nb::arg("timeout_s"),
       nb::arg("path"), "Makes a link of a connected socket, which it takes over. With a key it uses TLS.");
@@ -222,13 +226,15 @@ void BindLinks(nanobind::module_& m) {
       nb::call_guard<nb::gil_scoped_release>(), "This host's RDMA ports, and a description of what is wrong, or \"\".");
   m.def(
       "offered_load",
-      [](const std::string& transport, const std::string& what) { return Running().transport(transport).Load(what); },
+      [](const std::string& transport, const std::string& what) {
+        return Running().network().transport(transport).Load(what);
+      },
       nb::arg("transport"), nb::arg("what"), nb::call_guard<nb::gil_scoped_release>(),
       "Loads what a transport needs, once; returns a description of it.");
   m.def(
       "offered_offer",
       [](const std::string& transport, int peer, int channel, bool sending, const OfferedTransport::Place& place) {
-        return Running().transport(transport).Offer(peer, channel, sending, place);
+        return Running().network().transport(transport).Offer(peer, channel, sending, place);
       },
       nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("place"),
       nb::call_guard<nb::gil_scoped_release>(),
@@ -236,7 +242,7 @@ void BindLinks(nanobind::module_& m) {
   m.def(
       "offered_prepare",
       [](const std::string& transport, int peer, int channel, bool sending, const std::string& offer) {
-        Running().transport(transport).Prepare(peer, channel, sending, offer);
+        Running().network().transport(transport).Prepare(peer, channel, sending, offer);
       },
       nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
       nb::call_guard<nb::gil_scoped_release>(), "Gives this end of a link the peer's offer.");
@@ -244,7 +250,7 @@ void BindLinks(nanobind::module_& m) {
       "offered_finish",
       [](const std::string& transport, int peer, int channel, bool sending, int fd, double timeout_s,
          const std::string& path) {
-        return Running().AddOffered(transport, peer, channel, sending, fd, timeout_s, path);
+        return Running().network().AddOffered(transport, peer, channel, sending, fd, timeout_s, path);
       },
       nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"),
       nb::arg("timeout_s"), nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
@@ -252,7 +258,7 @@ void BindLinks(nanobind::module_& m) {
   m.def(
       "control",
       [](int peer, int fd, bool dialled, const nb::bytes& key, double timeout_s, const std::string& path) {
-        Running().AddControl(peer, MakeStream(fd, key, dialled, timeout_s), path, dialled);
+        Running().network().AddControl(peer, MakeStream(fd, key, dialled, timeout_s), path, dialled);
       },
       nb::arg("peer"), nb::arg("fd"), nb::arg("dialled"), nb::arg("key"), nb::arg("timeout_s"), nb::arg("path"),
       "Takes over a connected socket as a control connection. Its end means that the peer's process has ended.");

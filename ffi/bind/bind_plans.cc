@@ -70,7 +70,7 @@ struct PlanBuilder {
     plan->locals.push_back(std::move(table));
   }
   std::shared_ptr<const Plan> Finish() {
-    CheckPlan(*plan, Running().links().slot_bytes());
+    CheckPlan(*plan, Running().network().links().slot_bytes());
     plan->Seal();
     return plan;
   }
@@ -158,7 +158,7 @@ void BindPlans(nb::module_& m) {
           "play",
           [](PlanBuilder& b, const nb::typed<nb::list, nb::object>& operands,
              const nb::typed<nb::list, nb::object>& results, const nb::typed<nb::list, nb::object>& blocks) {
-            b.plan->epoch = Running().epoch();
+            b.plan->epoch = Running().network().epoch();
             ExecuteOnce(b.Finish(), operands, results, blocks);
           },
           nb::arg("operands"), nb::arg("results"), nb::arg("blocks") = nb::list(),

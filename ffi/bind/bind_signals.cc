@@ -74,7 +74,8 @@ bool RaiseSignalsFirst([[maybe_unused]] unsigned long main_thread, [[maybe_unuse
 void EndLater(int number, double seconds, double more, std::vector<int> others) {
   std::thread([number, seconds, more, others = std::move(others)] {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    const std::vector<int> gone = RunningEngine() == nullptr ? std::vector<int>{} : RunningEngine()->Gone();
+    const std::vector<int> gone =
+        RunningEngine() == nullptr ? std::vector<int>{} : RunningEngine()->network().peers().Gone();
     const bool together = std::all_of(others.begin(), others.end(), [&](int process) {
       return std::find(gone.begin(), gone.end(), process) != gone.end();
     });

@@ -50,8 +50,8 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   result["injected_faults"] = Faults::injected();
   result["sent_bytes"] = c.sent_bytes.load();
   result["spilled_messages"] = c.spills.load();
-  result["stashed_bytes"] = engine->unexpected().bytes();
-  result["link_bytes"] = engine->links().MemoryBytes();
+  result["stashed_bytes"] = engine->network().unexpected().bytes();
+  result["link_bytes"] = engine->network().links().MemoryBytes();
   return result;
 }
 
@@ -174,7 +174,7 @@ NB_MODULE(_native, m) {
       "troubled", [] { return Running().Troubled(); },
       "Whether an operation has failed that other processes take part in.");
   m.def("halted", [] { return Running().Halted(); }, "Why the engine is halted, or None.");
-  m.def("gone", [] { return Running().Gone(); }, "The processes that are known to have ended.");
+  m.def("gone", [] { return Running().network().peers().Gone(); }, "The processes that are known to have ended.");
   m.def(
       "renew", [](uint64_t epoch, double timeout_s) { return Running().Renew(epoch, timeout_s); }, nb::arg("epoch"),
       nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
@@ -200,7 +200,8 @@ NB_MODULE(_native, m) {
       .def_ro("sender", &ControlMessage::sender, "The number of its process.")
       .def_ro("text", &ControlMessage::text);
   m.def(
-      "send_control_message", [](int process, const std::string& text) { Running().SendControlMessage(process, text); },
+      "send_control_message",
+      [](int process, const std::string& text) { Running().network().peers().SendMessage(process, text); },
       nb::arg("process"), nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
       "Sends a control message of at most 3072 bytes to another process, in order; queued until the two are "
       "connected.");

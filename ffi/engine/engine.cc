@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <new>
 
 #include "engine/signals/signals.h"
 #include "engine/site.h"
@@ -14,7 +13,6 @@ namespace {
 constexpr int kLaneBudget = 64;
 // A process that ends in good order waits at most so long for connections that go on over another path.
 constexpr auto kSettle = std::chrono::seconds(2);
-constexpr size_t kUnexpectedBytes = size_t{1} << 30;
 // A worker with operations in flight wakes up after this time even if the doorbell did not ring.
 constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
 
@@ -22,31 +20,28 @@ constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
 
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
-      doorbell_(Doorbell::Create()),
+      network_({options_.slot_bytes, options_.link_timeout_s, options_.faults}, this),
       idle_(Doorbell::Create()),
-      links_(options_.slot_bytes, doorbell_.get(), options_.faults),
       interpreter_(
-          &links_, &unexpected_,
+          &network_.links(), &network_.unexpected(),
           [this](const Operation& op, int self, int peer, const LinkEnd& end) { return Loss(op, self, peer, end); },
           options_.checksums),
       recorder_(options_.trace_file),
       saver_(options_.operand_bytes == 0
                  ? nullptr
-                 : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)),
-      paths_(options_.link_timeout_s),
-      offered_(MakeOfferedTransports({options_.slot_bytes, doorbell_.get(), &busy_pollers_})) {
-  poller_ = std::make_unique<Poller>([this] { Tick(); });
+                 : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)) {
+  network_.Start();
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }
 
 Engine::~Engine() {
   stop_ = true;
   python_.Close();
-  paths_.Close();
-  doorbell_->NotifyAll();
+  network_.paths().Close();
+  network_.doorbell().NotifyAll();
   idle_->NotifyAll();
   for (auto& worker : workers_) worker.join();
-  poller_.reset();
+  network_.Stop();
 }
 
 std::vector<std::shared_ptr<Operation>> Engine::Active(uint64_t* version) {
@@ -77,7 +72,7 @@ void Engine::Work() {
   uint64_t seen_version = ~uint64_t{0};
   auto last_progress = Clock::now();
   while (!stop_) {
-    const uint32_t rung = doorbell_->Value(), called = idle_->Value();
+    const uint32_t rung = network_.doorbell().Value(), called = idle_->Value();
     if (version_.load(std::memory_order_acquire) != seen_version) ops = Active(&seen_version);
     bool moved = false;
     for (auto& op : ops) {
@@ -87,7 +82,7 @@ void Engine::Work() {
       last_progress = Clock::now();
       continue;
     }
-    if (!ops.empty()) Spill();
+    if (!ops.empty()) counters_.spills += network_.Spill();
     if (!ops.empty() && Clock::now() - last_progress < std::chrono::microseconds(options_.spin_us)) {
       sched_yield();
       continue;
@@ -98,52 +93,34 @@ void Engine::Work() {
       seen_version = ~uint64_t{0};
     }
     counters_.sleeps++;
-    if (!ops.empty()) busy_pollers_.EnableEvents();
-    ops.empty() ? idle_->Wait(called, kIdleUs) : doorbell_->Wait(rung, kSleepUs);
+    if (!ops.empty()) network_.busy_pollers().EnableEvents();
+    ops.empty() ? idle_->Wait(called, kIdleUs) : network_.doorbell().Wait(rung, kSleepUs);
     last_progress = Clock::now();
   }
 }
 
-void Engine::Spill() {
-  // Over the budget, messages stay in the ring and hold their sender back. An operation that then cannot proceed fails
-  // at its deadline.
-  if (unexpected_.bytes() > kUnexpectedBytes) return;
-  for (auto& link : links_.AllRecv()) {
-    for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
-      try {
-        link->ring(protocol).SpillIfFull([this](const MessageId& id, const char* data, Message message) {
-          unexpected_.Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
-          counters_.spills++;
-        });
-      } catch (const std::bad_alloc&) {
-        return;  // out of memory: as over the budget
-      }
-    }
-  }
-}
-
-void Engine::Tick() {
+void Engine::OnTick() {
   auto now = Clock::now();
   if (counters_.in_flight.load(std::memory_order_relaxed) > 0) WatchSignalsAgain();
-  crowded_.store(links_.WaiterCpus({}) >= processors_, std::memory_order_relaxed);
+  crowded_.store(network_.links().WaiterCpus({}) >= processors_, std::memory_order_relaxed);
   uint64_t version;
   bool late = false;
   const std::optional<std::string> halted = Halted();
-  const std::set<int> left = CloseLeft(now);
+  const std::vector<int> settled = network_.Check(now);
+  const std::set<int> left(settled.begin(), settled.end());
+  const std::map<int, Crash> crashes = network_.peers().Crashes();
   for (auto& op : Active(&version)) {
     if (halted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + *halted));
-    FailCrashed(*op, now);
+    if (!crashes.empty()) FailCrashed(*op, crashes, now);
     if (!left.empty()) FailLeft(*op, left);
     if (op->plan().held_back()) OpenLatchIfPeersLeft(*op->plan().latch, left);
     if (now >= op->deadline() && !op->failed()) FailLate(*op, now);
     late |= op->failed();
   }
   SampleResources(now);
-  paths_.Check(now);
   SendHeartbeats(now);
   WarnOfStalls(now);
-  if (late) doorbell_->NotifyAll();
-  for (const auto& [name, transport] : offered_) transport->CheckPorts();
+  if (late) network_.doorbell().NotifyAll();
   std::vector<std::weak_ptr<Site>> watched;
   {
     std::lock_guard lock(mutex_);
@@ -152,6 +129,10 @@ void Engine::Tick() {
   for (auto& weak : watched) {
     if (auto site = weak.lock(); site && site->CheckDeadlines(now, halted ? &*halted : nullptr)) Watch(weak);
   }
+}
+
+void Engine::Confirm(ProgramLatch& latch, int process) {
+  if (latch.Confirm(process)) network_.doorbell().NotifyAll();
 }
 
 void Engine::Watch(std::weak_ptr<Site> site) {
@@ -179,41 +160,35 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   // Tells waiting peers what this process is doing now: its last heartbeat may be half a second old. A tick at this
   // moment may have the watched sites in its hands, so that their executions are missing; the peers learn from the next
   // frame that this process ends.
-  TellAll(Heartbeat(Clock::now()), -1);
+  network_.peers().TellAll(Heartbeat(Clock::now()), -1);
   if (!idle || !goodbye) {
     ControlFrame leaving;
     leaving.kind = ControlFrame::Kind::kLeaving;
     leaving.ending = idle ? Ending::kReportedErrorIdle : Ending::kReportedError;
     leaving.text = std::string(idle ? "it is ending" : "it is ending with operations in flight") + how;
-    TellAll(leaving, -1);
+    network_.peers().TellAll(leaving, -1);
   }
-  poller_->Kick();
+  network_.Kick();
   auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
   while (active_count_.load(std::memory_order_acquire) != 0 && Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   // A process that abandons operations does not end in good order: its peers still need its part.
-  if (!idle) return paths_.Close();
+  if (!idle) return network_.paths().Close();
   // Sent before the links' goodbyes, which only say that no more data comes. This frame says how the process ended.
   if (goodbye) {
     ControlFrame goodbye_frame;
     goodbye_frame.kind = ControlFrame::Kind::kGoodbye;
     goodbye_frame.text = "it has ended" + (how.empty() ? " in good order" : how);
-    TellAll(goodbye_frame, -1);
+    network_.peers().TellAll(goodbye_frame, -1);
   }
-  std::vector<std::function<void()>> goodbyes;
-  {
-    std::lock_guard lock(mutex_);
-    said_goodbye_ = true;
-    goodbyes.swap(goodbyes_);  // a copy would need memory, which this process may have run out of
-  }
-  for (auto& say : goodbyes) say();
+  network_.SayGoodbyes();
   // Connections may have to go on over another path to bring the last of it.
   const auto settled_by = Clock::now() + kSettle;
-  while (goodbye && !paths_.Settled() && Clock::now() < settled_by) {
+  while (goodbye && !network_.paths().Settled() && Clock::now() < settled_by) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  paths_.Close();
+  network_.paths().Close();
 }
 
 Status Engine::TakeDetachedFailure(uint64_t key) {
@@ -223,7 +198,7 @@ Status Engine::TakeDetachedFailure(uint64_t key) {
 }
 
 bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
-  if (HasPeers()) resources_.ReadDelays(Clock::now());
+  if (network_.peers().HasPeers()) resources_.ReadDelays(Clock::now());
   return python_.NextRequest(timeout_s, request);
 }
 

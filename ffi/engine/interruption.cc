@@ -1,10 +1,28 @@
-// Interrupts the operations in flight, as on Ctrl-C. The engine stays usable for later calls.
+// Ends operations in flight, as on Ctrl-C or because a program turns out to differ. The engine stays usable for later
+// calls.
 #include <algorithm>
 
 #include "engine/engine.h"
 #include "engine/site.h"
 
 namespace jaxring {
+
+bool Engine::InFlight(uint64_t plan_key) {
+  uint64_t version;
+  const std::vector<std::shared_ptr<Operation>> active = Active(&version);
+  return std::any_of(active.begin(), active.end(), [&](const auto& op) { return op->plan().key == plan_key; });
+}
+
+void Engine::FailPlan(uint64_t plan_key, const Status& status) {
+  uint64_t version;
+  bool found = false;
+  for (auto& op : Active(&version)) {
+    if (op->plan().key != plan_key) continue;
+    op->Fail(status);
+    found = true;
+  }
+  if (found) network_.doorbell().NotifyAll();
+}
 
 bool Engine::Interrupt(const std::string& why, Clock::time_point at) {
   bool found = false;
@@ -14,7 +32,7 @@ bool Engine::Interrupt(const std::string& why, Clock::time_point at) {
     op->Fail(Status::Error(Code::kAborted, op->What() + ": " + why));
     found = true;
   }
-  if (found) doorbell_->NotifyAll();
+  if (found) network_.doorbell().NotifyAll();
   std::vector<std::shared_ptr<Site>> sites;
   {
     std::lock_guard lock(sites_mutex_);
@@ -30,7 +48,7 @@ void Engine::SayLeaving(const std::string& why) {
   ControlFrame leaving;
   leaving.kind = ControlFrame::Kind::kLeaving;
   leaving.text = why;
-  TellAll(leaving, -1);
+  network_.peers().TellAll(leaving, -1);
 }
 
 bool Site::Interrupt(const std::string& why, Clock::time_point at) {

@@ -26,36 +26,13 @@ std::string Seconds(Clock::duration time) {
   return text;
 }
 
-// "in all_reduce ..., execution 3, for 2.9 s".
-std::string Doing(const std::vector<Activity>& activities, Clock::duration since) {
-  std::string text;
-  for (const Activity& activity : activities) {
-    const std::string age = Seconds(milliseconds(activity.age_ms) + since);
-    text += text.empty() ? "" : " and ";
-    if (activity.running) {
-      text.append("in ").append(activity.what).append(", for ").append(age);
-    } else {
-      text.append("between operations, ").append(age).append(" after the end of ").append(activity.what);
-    }
-  }
-  return text.empty() ? "before its first operation" : text;
-}
-
 }  // namespace
 
-std::string Engine::LastSeen(int process) {
-  std::lock_guard lock(peers_mutex_);
-  auto it = peers_.find(process);
-  if (it == peers_.end() || it->second.said_at == Clock::time_point{}) return "";
-  return std::string("It was last seen ").append(Doing(it->second.doing, {})).append(". ");
-}
-
 std::string Engine::DescribePeer(int process, const std::string& name, uint64_t key) {
-  Peer peer;
-  {
-    std::lock_guard lock(peers_mutex_);
-    if (auto it = peers_.find(process); it != peers_.end()) peer = it->second;
-  }
+  ConnectedPeer peer;
+  network_.peers().Look([&](const PeerMonitor::Peers& peers) {
+    if (auto it = peers.find(process); it != peers.end()) peer = it->second;
+  });
   if (peer.controls.empty()) {
     return name +
            " has made no connection to this process yet: it has not reached a collective that both take part in, or "
@@ -90,13 +67,17 @@ std::string Engine::DescribePeer(int process, const std::string& name, uint64_t 
 }
 
 bool Engine::WaitsTogether(int process, const Operation& op) {
-  std::lock_guard lock(peers_mutex_);
-  auto it = peers_.find(process);
-  if (it == peers_.end() || it->second.left || Clock::now() - it->second.heard_at > kSilent) return false;
-  // A heartbeat from before this operation, or just after its begin, says nothing about it.
-  if (it->second.said_at < op.begun() + kHeartbeatEvery) return true;
-  const std::vector<Activity>& doing = it->second.doing;
-  return std::any_of(doing.begin(), doing.end(), [&op](const Activity& a) { return a.running && a.key == op.key(); });
+  bool together = false;
+  network_.peers().Look([&](const PeerMonitor::Peers& peers) {
+    const auto it = peers.find(process);
+    if (it == peers.end() || it->second.left || Clock::now() - it->second.heard_at > kSilent) return;
+    const std::vector<Activity>& doing = it->second.doing;
+    // A heartbeat from before this operation, or just after its begin, says nothing about it.
+    together =
+        it->second.said_at < op.begun() + kHeartbeatEvery ||
+        std::any_of(doing.begin(), doing.end(), [&op](const Activity& a) { return a.running && a.key == op.key(); });
+  });
+  return together;
 }
 
 std::string Engine::DescribeWaiting(Operation& op, std::map<int, int>* waited_for) {
@@ -119,18 +100,14 @@ void Engine::FailLate(Operation& op, Clock::time_point now) {
   });
   if (together && !op.plan().alone() && now < op.deadline() + kReportGrace) return;
   const bool slow = std::any_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
-    return entry.first != op.plan().process && !HasLeft(entry.first);
+    return entry.first != op.plan().process && !network_.peers().HasLeft(entry.first);
   });
-  std::vector<Behind> behind;
-  {
-    std::lock_guard lock(peers_mutex_);
-    behind = FindAllBehind(peers_, op, recorder_, now);
-  }
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", op.plan().timeout_s);
   op.Fail(Status::Error(
       Code::kDeadlineExceeded,
-      op.What() + ": not finished " + limit + " s after it began: " + waits + DescribeBehind(behind, op, now) +
+      op.What() + ": not finished " + limit + " s after it began: " + waits +
+          DescribeBehind(AllBehind(op, now), op, now) +
           (slow || waited_for.empty() ? " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow." : "")));
 }
 

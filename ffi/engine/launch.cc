@@ -94,9 +94,9 @@ void Engine::HandOver(std::span<Started> ops) {
       if (op->finished()) continue;
       op->handed_over = true;
       lanes += op->lanes().size();
-      // A failure that is reported later finds the operation in active_.
-      if (auto known = known_failures_.find(op->key()); known != known_failures_.end()) op->Fail(known->second);
       active_.push_back(op);
+      // A failure that is recorded later finds the operation in active_.
+      if (const auto known = network_.failures().Find(op->key())) op->Fail(*known);
       active_count_.fetch_add(1, std::memory_order_release);
     }
     if (lanes == 0) return;
@@ -124,8 +124,8 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
     bool polls = false;
     int cpu = -1;
     ~Waiting() {
-      if (cpu >= 0) engine->doorbell_->ClearWaiter();
-      if (polls) engine->busy_pollers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
+      if (cpu >= 0) engine->network_.doorbell().ClearWaiter();
+      if (polls) engine->network_.busy_pollers().End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } waiting{this};
   const int polls_before_yield = crowded ? kCrowdedPollsBeforeYield : kPollsBeforeYield;
@@ -142,9 +142,9 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       until = {};
       continue;
     }
-    if (patient && !waiting.polls && busy_pollers_.has_sources()) {
+    if (patient && !waiting.polls && network_.busy_pollers().has_sources()) {
       waiting.polls = true;
-      busy_pollers_.Begin();
+      network_.busy_pollers().Begin();
     }
     if (++idle < polls_before_yield) continue;
     const auto now = Clock::now();
@@ -159,9 +159,9 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       return false;
     }
     // With several operations, the peers' rings may be full of messages for operations that come later in this process.
-    if (ops.size() > 1) Spill();
+    if (ops.size() > 1) counters_.spills += network_.Spill();
     if (crowded && now - yielded < kKeepCpuFor && waiting.cpu >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
-        !links_.AnyMayNeedCpu(waiting.cpu, ops[0]->key())) {
+        !network_.links().AnyMayNeedCpu(waiting.cpu, ops[0]->key())) {
       continue;
     }
     sched_yield();
@@ -171,11 +171,11 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
 
 int Engine::PlaceWaiter(const Operation& op, Clock::time_point now) {
   const int processor = sched_getcpu(), process = op.plan().process;
-  doorbell_->SetWaiter(processor, op.key());
+  network_.doorbell().SetWaiter(processor, op.key());
   // A move costs some 50 us, and does not last while other work keeps all CPUs busy.
   if (now - move_considered_at_.load(std::memory_order_relaxed) < kMoveInterval) return processor;
   std::array<std::pair<int, int>, 64> waiters;
-  const auto others = std::span(waiters).first(std::min(links_.WaiterCpus(waiters), waiters.size()));
+  const auto others = std::span(waiters).first(std::min(network_.links().WaiterCpus(waiters), waiters.size()));
   if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) {
     return processor;
   }
@@ -186,12 +186,12 @@ int Engine::PlaceWaiter(const Operation& op, Clock::time_point now) {
   if (to < 0) return processor;
   counters_.moves++;
   MoveToCpu(to, allowed);
-  doorbell_->SetWaiter(to, op.key());
+  network_.doorbell().SetWaiter(to, op.key());
   return to;
 }
 
 void Engine::WakeWorkers(int count) {
-  if (!idle_->Wake(count) || count > 1) doorbell_->Wake(count);
+  if (!idle_->Wake(count) || count > 1) network_.doorbell().Wake(count);
 }
 
 void Engine::ReportNonFinite(Operation& op, const std::string& text) {
@@ -247,9 +247,9 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     counters_.failures++;
     // A process that aborts reports itself once, not each of its operations.
     if (!op->plan().alone() && !aborted_.load(std::memory_order_acquire)) {
-      BroadcastFailure(op->key(), status, op->plan().process);
+      network_.SpreadFailure(op->key(), status, op->plan().process);
     }
-    unexpected_.Discard(op->key());
+    network_.unexpected().Discard(op->key());
     if (op->owned_input) {
       std::lock_guard lock(mutex_);
       detached_failures_[op->plan().key] = status;

@@ -20,8 +20,8 @@ bool Engine::Halt(const std::string& reason, bool tell, int except) {
     halted.text = abort_reason_;
   }
   halted.kind = ControlFrame::Kind::kHalted;
-  if (tell) TellAll(halted, except);
-  if (news) poller_->Kick();
+  if (tell) network_.peers().TellAll(halted, except);
+  if (news) network_.Kick();
   return news;
 }
 
@@ -35,34 +35,19 @@ void Engine::FailRefused(Operation& op) {
   // The caller has counted the operation in unfinished_. So either Renew waits for it, or it fails here.
   if (std::optional<std::string> why = Halted()) {
     op.Fail(Status::Error(Code::kAborted, op.What() + ": " + *why));
-  } else if (op.plan().epoch != epoch_.load()) {
+  } else if (op.plan().epoch != network_.epoch()) {
     op.Fail(Status::Error(Code::kAborted, op.What() + ": it was begun before the job was rebuilt"));
   }
 }
 
-std::vector<int> Engine::Gone() {
-  std::vector<int> gone;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& entry : crashes_) gone.push_back(entry.first);
-  }
-  std::lock_guard lock(peers_mutex_);
-  for (const auto& [process, peer] : peers_) {
-    // A peer that has left for the next epoch lives in that.
-    if (!peer.left || peer.how.empty()) continue;
-    if (std::find(gone.begin(), gone.end(), process) == gone.end()) gone.push_back(process);
-  }
-  return gone;
-}
-
 bool Engine::Renew(uint64_t epoch, double timeout_s) {
   const auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
-  poller_->Kick();
+  network_.Kick();
   while (unfinished_.load() != 0) {
     if (Clock::now() >= until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  epoch_ = epoch;
+  network_.BeginEpoch(epoch);
   std::vector<std::shared_ptr<Site>> sites;
   {
     std::lock_guard lock(sites_mutex_);
@@ -72,28 +57,14 @@ bool Engine::Renew(uint64_t epoch, double timeout_s) {
   }
   const Status over = Status::Error(Code::kAborted, "jaxring: " + Halted().value_or("the job is being rebuilt"));
   for (const auto& site : sites) site->Renew(epoch, over);
-  // A peer that has not begun the new epoch yet must not take the end of these connections for a crash.
-  ControlFrame goodbye;
-  goodbye.kind = ControlFrame::Kind::kGoodbye;
-  TellAll(goodbye, -1);
-  poller_->Clear();
-  links_.Clear("it belongs to an earlier epoch of the job");
-  {
-    std::lock_guard lock(peers_mutex_);
-    peers_.clear();
-  }
+  network_.DropConnections();
   python_.ClearControlMessages();
   std::lock_guard lock(mutex_);
-  crashes_.clear();
-  goodbyes_.clear();
-  known_failures_.clear();
-  known_failure_order_.clear();
   counters_of_keys_.clear();
   detached_failures_.clear();
-  troubled_ = halt_told_ = any_left_ = false;
-  unexpected_.Clear();
+  troubled_ = halt_told_ = false;
   version_.fetch_add(1, std::memory_order_release);  // makes workers drop their references to ended operations
-  doorbell_->NotifyAll();
+  network_.doorbell().NotifyAll();
   return true;
 }
 
@@ -105,7 +76,7 @@ void Engine::Resume() {
 uint64_t Engine::Register(Site* site) {
   std::lock_guard lock(sites_mutex_);
   sites_.emplace(next_site_++, site);
-  return epoch_.load();
+  return network_.epoch();
 }
 
 void Engine::Unregister(Site* site) {

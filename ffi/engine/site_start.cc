@@ -50,7 +50,7 @@ bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vec
         Code::kResourceExhausted, plan.what + ": process " + std::to_string(plan.process) + " has no memory for the " +
                                       std::to_string(bytes) + " bytes that it sends. " + kMemoryHint);
     FailAll(instance, status);
-    engine_->BroadcastFailure(OperationKey(plan, instance.sequence), status, plan.process);
+    engine_->network().SpreadFailure(OperationKey(plan, instance.sequence), status, plan.process);
     return false;
   }
   char* to = (*copy)->data();

@@ -62,9 +62,9 @@ void Site::TellFailure(Group& group, Instance& instance) {
     const uint64_t plan_key = part.identity->key;
     const int process = part.identity->process;
     const uint64_t key = OperationKey(plan_key, instance.sequence);
-    if (!part.plan || !part.plan->alone()) engine_->BroadcastFailure(key, instance.failure, process);
+    if (!part.plan || !part.plan->alone()) engine_->network().SpreadFailure(key, instance.failure, process);
     // Drops the messages that other processes still send for it.
-    engine_->unexpected().Discard(key);
+    engine_->network().unexpected().Discard(key);
   }
 }
 
@@ -73,7 +73,7 @@ bool Site::FailIfReported(Group& group, Instance& instance) {
   auto shared = [](const Part& part) { return part.plan && !part.plan->alone(); };
   std::optional<Status> failure;
   for (const Part& part : group.parts) {
-    if (!failure && shared(part)) failure = engine_->FailureFor(key(part));
+    if (!failure && shared(part)) failure = engine_->network().failures().Find(key(part));
   }
   if (!failure) return false;
   instance.failure = std::move(*failure);
@@ -81,8 +81,8 @@ bool Site::FailIfReported(Group& group, Instance& instance) {
   // The other operations of the call do not begin here either.
   for (const Part& part : group.parts) {
     if (!shared(part)) continue;
-    engine_->ForwardFailure(key(part), instance.failure);
-    engine_->unexpected().Discard(key(part));
+    engine_->network().SpreadFailure(key(part), instance.failure, -1);
+    engine_->network().unexpected().Discard(key(part));
   }
   return true;
 }

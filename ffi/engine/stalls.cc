@@ -40,7 +40,7 @@ void Engine::WarnOfStalls(Clock::time_point now) {
     if (op->failed() || now - op->begun() < std::min<Clock::duration>(unit, kYoung)) continue;
     seen[op->key()] = {op->Progress(), op->begun(), 0, op, ""};
   }
-  if (!seen.empty()) doorbell_->NotifyAll();
+  if (!seen.empty()) network_.doorbell().NotifyAll();
   std::vector<std::weak_ptr<Site>> watched;
   {
     std::lock_guard lock(mutex_);

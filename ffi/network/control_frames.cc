@@ -199,6 +199,15 @@ bool Decode(std::string_view bytes, ControlFrame* frame) {
 
 }  // namespace
 
+ControlFrame FailureFrame(uint64_t key, const Status& failure) {
+  ControlFrame frame;
+  frame.kind = ControlFrame::Kind::kFailed;
+  frame.key = key;
+  frame.code = failure.code;
+  frame.text = failure.message;
+  return frame;
+}
+
 std::string EncodeFrame(const ControlFrame& frame) {
   std::string body;
   Put(&body, static_cast<uint32_t>(frame.kind));

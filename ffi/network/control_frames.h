@@ -65,6 +65,9 @@ struct ControlFrame {
   static constexpr size_t kMaxLaunches = 8, kMaxBehind = 4;
 };
 
+// Tells that an operation has failed.
+ControlFrame FailureFrame(uint64_t key, const Status& failure);
+
 // Truncates texts and activities to the limits.
 std::string EncodeFrame(const ControlFrame& frame);
 

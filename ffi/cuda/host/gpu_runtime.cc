@@ -14,19 +14,20 @@ std::atomic<Runtime*> running{nullptr};
 
 Runtime* RunningRuntime() { return running.load(std::memory_order_acquire); }
 
-Runtime& StartRuntime(Engine& engine, int process) {
+Runtime& StartRuntime(Network& network, bool checksums, int process) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  if (RunningRuntime() == nullptr) running.store(new Runtime(ThisGpu(), engine, process), std::memory_order_release);
+  if (RunningRuntime() == nullptr)
+    running.store(new Runtime(ThisGpu(), network, checksums, process), std::memory_order_release);
   return *RunningRuntime();
 }
 
-Runtime::Runtime(Gpu& gpu, Engine& engine, int process)
+Runtime::Runtime(Gpu& gpu, Network& network, bool checksums, int process)
     : gpu_(gpu),
-      engine_(engine),
+      network_(network),
       process_(process),
       regions_(gpu, process),
-      proxy_(gpu, engine),
+      proxy_(gpu, network, checksums),
       side_streams_(gpu, service_),
       monitor_([this] { MonitorLoop(); }) {}
 
@@ -157,7 +158,7 @@ void Runtime::CheckPlans() {
       continue;
     }
     // A peer may have reported a failure, and its kernels wait for messages that this process's will not send.
-    if (const auto told = engine_.FailureFor(communicator->key())) {
+    if (const auto told = network_.failures().Find(communicator->key())) {
       Report(told->message);
       communicator->Break(told->message);
       continue;
@@ -168,11 +169,11 @@ void Runtime::CheckPlans() {
       auto reason = [](const LinkEnd& ended) {
         return ended.reason + (ended.ending == Ending::kGoodbye ? ", so it ran fewer steps than this process" : "");
       };
-      if (auto link = engine_.links().Send(peer, 0); link && link->end.closed.load(std::memory_order_acquire)) {
+      if (auto link = network_.links().Send(peer, 0); link && link->end.closed.load(std::memory_order_acquire)) {
         end = reason(link->end);
-      } else if (auto back = engine_.links().Recv(peer, 0); back && back->end.closed.load(std::memory_order_acquire)) {
+      } else if (auto back = network_.links().Recv(peer, 0); back && back->end.closed.load(std::memory_order_acquire)) {
         end = reason(back->end);
-      } else if (engine_.Crashed(peer)) {
+      } else if (network_.peers().Crashed(peer)) {
         end = "its control connection has ended";
       } else {
         continue;
@@ -181,7 +182,7 @@ void Runtime::CheckPlans() {
           "process " + std::to_string(peer) + ", with which this process runs collectives on GPUs, is gone: " + end;
       // A process that ended in good order has finished its part of every operation that it began; only later ones
       // fail.
-      if (engine_.Crashed(peer)) Report(text);
+      if (network_.peers().Crashed(peer)) Report(text);
       communicator->Break(text);
       try {
         communicator->MarkPeerDead(peer);
@@ -194,7 +195,7 @@ void Runtime::CheckPlans() {
 }
 
 void Runtime::TellPeers(const Communicator& communicator, const std::string& fault) {
-  engine_.BroadcastFailure(communicator.key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
+  network_.SpreadFailure(communicator.key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
 }
 
 void Runtime::Abort(const std::string& reason) {

@@ -25,12 +25,11 @@ namespace jaxring::cuda {
 class Runtime {
  public:
   using Log = std::function<void(const std::string&)>;
-  // `engine` holds the links to other processes; its own operations are not used.
-  Runtime(Gpu& gpu, Engine& engine, int process);
+  // `network` has the links to other processes. With `checksums` every message carries one of its payload.
+  Runtime(Gpu& gpu, Network& network, bool checksums, int process);
   ~Runtime();
 
   Gpu& gpu() { return gpu_; }
-  Engine& engine() { return engine_; }
   Regions& regions() { return regions_; }
   Proxy& proxy() { return proxy_; }
   SideStreams& side_streams() { return side_streams_; }
@@ -67,7 +66,7 @@ class Runtime {
   void TellPeers(const Communicator& communicator, const std::string& fault);
 
   Gpu& gpu_;
-  Engine& engine_;
+  Network& network_;
   const int process_;
   Service service_;
   Regions regions_;
@@ -86,6 +85,6 @@ class Runtime {
 
 // This process's runtime; nullptr before StartRuntime.
 Runtime* RunningRuntime();
-Runtime& StartRuntime(Engine& engine, int process);
+Runtime& StartRuntime(Network& network, bool checksums, int process);
 
 }  // namespace jaxring::cuda

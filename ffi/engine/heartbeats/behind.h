@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/heartbeats/peer.h"
 #include "engine/operation/operation.h"
 #include "engine/records/recorder.h"
+#include "network/peer.h"
 
 namespace jaxring {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/operation/operation.h"
-#include "engine/operation/unexpected_messages.h"
+#include "network/unexpected_messages.h"
 #include "transport/core/links.h"
 
 namespace jaxring {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "network/peer.h"
+
 namespace jaxring {
 
 const char* LostHint(Ending ending) {

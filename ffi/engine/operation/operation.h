@@ -22,6 +22,7 @@ namespace jaxring {
 
 class FusedCall;
 class Site;
+struct PeerEnd;
 
 using Clock = std::chrono::steady_clock;
 
@@ -29,14 +30,6 @@ using Clock = std::chrono::steady_clock;
 const char* LostHint(Ending ending);
 // The error code for it.
 inline Code LostCode(Ending ending) { return ending == Ending::kDamaged ? Code::kDataLoss : Code::kUnavailable; }
-
-// What is known of the end of a process: the reason, empty if it is not known to have ended, and a sentence about what
-// it was last doing.
-struct PeerEnd {
-  std::string reason;
-  Ending ending = Ending::kNoGoodbye;
-  std::string last_seen;
-};
 
 // The hint for the user when memory cannot be allocated.
 inline constexpr const char* kMemoryHint =

@@ -55,7 +55,7 @@ void CheckAbsentProcess(Wire wire, Protocol protocol) {
   }
   site.Run({2, 3});
   for (int i = 0; i < 40; ++i) site.RunOk();
-  for (int process : {0, 1}) CHECK_EQ(job.engine(process).unexpected().bytes(), 0u);
+  for (int process : {0, 1}) CHECK_EQ(job.engine(process).network().unexpected().bytes(), 0u);
 }
 
 // The connections break, or the peer's process ends, while an operation waits.
@@ -200,7 +200,7 @@ CASE("garbage on a control connection") {
   Job job(1, Wire::kShared);
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-  job.engine(0).AddControl(1, std::make_unique<Stream>(ends[0]));
+  job.engine(0).network().AddControl(1, std::make_unique<Stream>(ends[0]));
   // Not malformed, but no times of a heartbeat.
   alive.times = {1, INT64_MAX, INT64_MAX};
   const std::string odd = EncodeFrame(alive);
@@ -212,7 +212,7 @@ CASE("garbage on a control connection") {
   char byte;
   while (recv(ends[1], &byte, 1, 0) > 0) {
   }
-  while (!job.engine(0).Crashed(1)) std::this_thread::yield();
+  while (!job.engine(0).network().peers().Crashed(1)) std::this_thread::yield();
   close(ends[1]);
 }
 

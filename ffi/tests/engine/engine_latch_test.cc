@@ -54,7 +54,7 @@ CASE("a closed latch") {
     Ends ends("failed by its plan");
     begin(&outputs, &ends);
     while (!job.engine(0).InFlight(key)) std::this_thread::yield();
-    job.engine(0).SendControlMessage(1, "they differ");
+    job.engine(0).network().peers().SendMessage(1, "they differ");
     std::optional<ControlMessage> note;
     while (!(note = job.engine(1).python().NextControlMessage())) std::this_thread::yield();
     CHECK(note->sender == 0 && note->text == "they differ" && !job.engine(1).python().NextControlMessage());
@@ -93,7 +93,7 @@ CASE("a latch that waits for a process that has just ended") {
   std::thread python([&] {
     while (!job.engine(0).InFlight(site.call.settings().key)) std::this_thread::yield();
     job.engine(1).Abort("this process is ending", 2, true);
-    while (job.engine(0).Gone() != std::vector<int>{1}) std::this_thread::yield();
+    while (job.engine(0).network().peers().Gone() != std::vector<int>{1}) std::this_thread::yield();
     // The deadline thread looks several times meanwhile.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     CHECK(!latch->open());

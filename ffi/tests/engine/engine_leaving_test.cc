@@ -49,7 +49,9 @@ void CheckLeft(Wire wire) {
   broadcast.run = 0;
   for (const Status& status : broadcast.Run(rest)) CHECK(status.ok() || Says(status, "no failure"));
   for (const Status& status : broadcast.Run(rest)) told(status);
-  for (int p : rest) CHECK(!job.engine(p).Crashed(root) && job.engine(p).Gone() == std::vector<int>{root});
+  for (int p : rest)
+    CHECK(!job.engine(p).network().peers().Crashed(root) &&
+          job.engine(p).network().peers().Gone() == std::vector<int>{root});
 }
 
 // A process that connects to one which has ended but still answers receives its goodbye. Operations that wait for a
@@ -68,8 +70,8 @@ void CheckLeftBefore(bool raised) {
   site->Arrive(Arriving(0, 1, data, data, ends.Expect()));
   int sockets[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets) == 0);
-  job.engine(0).AddControl(1, std::make_unique<Stream>(sockets[0]));
-  other.engine(0).AddControl(0, std::make_unique<Stream>(sockets[1]));
+  job.engine(0).network().AddControl(1, std::make_unique<Stream>(sockets[0]));
+  other.engine(0).network().AddControl(0, std::make_unique<Stream>(sockets[1]));
   for (const Status& status : ends.Wait()) {
     CHECK(status.code == Code::kUnavailable);
     CHECK(Says(status, raised ? "lost rank 1 (process 1): it is ending after an uncaught ValueError: why. "

@@ -36,17 +36,17 @@ void CheckLinks(Wire wire) {
 // Two processes may be connected only after one of them has failed an operation that the other is about to begin.
 CASE("a failure before the connection") {
   Engine early(EngineOptions{}), late(EngineOptions{});
-  early.BroadcastFailure(77, Status::Error(Code::kResourceExhausted, "no memory"), 0);
+  early.network().SpreadFailure(77, Status::Error(Code::kResourceExhausted, "no memory"), 0);
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
-  early.AddControl(1, std::make_unique<Stream>(ends[0]));
-  late.AddControl(0, std::make_unique<Stream>(ends[1]));
+  early.network().AddControl(1, std::make_unique<Stream>(ends[0]));
+  late.network().AddControl(0, std::make_unique<Stream>(ends[1]));
   const auto deadline = Clock::now() + std::chrono::seconds(60);
-  while (!late.FailureFor(77)) {
+  while (!late.network().failures().Find(77)) {
     CHECK(Clock::now() < deadline);
     std::this_thread::yield();
   }
-  const Status told = *late.FailureFor(77);
+  const Status told = *late.network().failures().Find(77);
   CHECK(told.code == Code::kResourceExhausted && Says(told, "no memory (Process 0 was the first to see it.)"));
 }
 

@@ -68,7 +68,7 @@ void CheckLastFirst(Wire wire) {
   }
   for (auto& execution : executions) execution->Check();
   CHECK(job.engine(1).counters().spills > 0);
-  for (int process : {0, 1}) CHECK_EQ(job.engine(process).unexpected().bytes(), 0u);
+  for (int process : {0, 1}) CHECK_EQ(job.engine(process).network().unexpected().bytes(), 0u);
 }
 
 // Each rank has a thread and an order of its own.
@@ -86,7 +86,7 @@ void CheckShuffled(Wire wire, uint64_t seed) {
   }
   for (std::thread& thread : threads) thread.join();
   for (auto& execution : executions) execution->Check();
-  for (int process : {0, 1}) CHECK_EQ(job.engine(process).unexpected().bytes(), 0u);
+  for (int process : {0, 1}) CHECK_EQ(job.engine(process).network().unexpected().bytes(), 0u);
 }
 
 // A loop: every rank waits for its own part before it goes on.

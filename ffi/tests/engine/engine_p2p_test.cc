@@ -48,7 +48,7 @@ void CheckHalves(const std::string& where, Wire wire, Protocol protocol) {
     Reference reference(receive, originals[time]);
     for (int rank = 0; rank < recv.ranks(); ++rank) reference.Check(rank, outputs[time][rank]);
   }
-  for (int p = 0; p < job.processes(); ++p) CHECK_EQ(job.engine(p).unexpected().bytes(), 0u);
+  for (int p = 0; p < job.processes(); ++p) CHECK_EQ(job.engine(p).network().unexpected().bytes(), 0u);
 }
 
 constexpr uint64_t kRows = 400;

@@ -68,7 +68,7 @@ CASE("buffers of an epilogue that do not fit") {
         if (step.flags & StepFlag::kFinal) step.flags |= StepFlag::kEpilogue;
       }
     }
-    CheckPlan(*plan, job.engine(process).links().slot_bytes());
+    CheckPlan(*plan, job.engine(process).network().links().slot_bytes());
     request.Resolve(std::move(plan));
   });
   int run = 0;

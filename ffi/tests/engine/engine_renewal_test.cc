@@ -83,7 +83,8 @@ void CheckOldMessages(Wire wire) {
     lost.back()->Arrive({0, 1});
   }
   waits.Arrive({3});
-  Until([&] { return job.engine(1).unexpected().bytes() > 0; }, "messages reach the unexpected-message queue");
+  Until([&] { return job.engine(1).network().unexpected().bytes() > 0; },
+        "messages reach the unexpected-message queue");
   CHECK(job.engine(0).Halt("process 0 gives up"));
   CHECK(!job.engine(0).Halt("again"));
   for (auto& execution : lost) {
@@ -99,7 +100,7 @@ void CheckOldMessages(Wire wire) {
   refused.Arrive({0, 1, 2, 3});
   for (const Status& status : refused.ends.Wait()) CHECK(status.code == Code::kAborted);
   job.Renew(1);
-  for (int p : {0, 1}) CHECK(job.engine(p).unexpected().bytes() == 0 && !job.engine(p).Halted());
+  for (int p : {0, 1}) CHECK(job.engine(p).network().unexpected().bytes() == 0 && !job.engine(p).Halted());
   for (int run = 0; run < 40; ++run) Execution(&call, run, 500 + run).RunOk();
   Execution(&other, 0, 7).RunOk();
   Execution(&alone, 0, 7).RunOk();
@@ -135,10 +136,10 @@ CASE("a lost process comes back") {
   Execution fails(&call, 1, 2);
   fails.Arrive({0, 1});
   for (const Status& status : fails.ends.Wait()) CHECK(status.code == Code::kUnavailable);
-  CHECK(job.engine(0).Gone() == std::vector<int>{1});
+  CHECK(job.engine(0).network().peers().Gone() == std::vector<int>{1});
   for (int p : {0, 1}) job.engine(p).Halt("rebuilding");
   job.Renew(1);
-  CHECK(job.engine(0).Gone().empty());
+  CHECK(job.engine(0).network().peers().Gone().empty());
   Execution(&call, 0, 3).RunOk();
 }
 
@@ -151,7 +152,7 @@ CASE("a process that has begun the next epoch has not ended") {
   CHECK(job.engine(1).Renew(1, 60));
   Until([&] { return job.engine(0).DescribePeer(1, "it", 0).find("another epoch") != std::string::npos; },
         "its goodbye arrives");
-  CHECK(job.engine(0).Gone().empty());
+  CHECK(job.engine(0).network().peers().Gone().empty());
 }
 
 // Plans that arrive after the job has begun a new epoch are dropped and requested again.

@@ -44,7 +44,7 @@ void CheckTogether(Protocol protocol, uint64_t block) {
     int ended_there = 0;
     for (int rank = 0; rank < kProcesses; ++rank) {
       Engine& engine = job.engine(rank);
-      CHECK_EQ(engine.unexpected().bytes(), 0u);
+      CHECK_EQ(engine.network().unexpected().bytes(), 0u);
       ended_there += engine.counters().inline_operations - before[rank] == kOperations;
     }
     at_once += ended_there == kProcesses;

@@ -140,7 +140,7 @@ class Member {
     if (case_.what == What::kStopped) return VictimIs("T");
     // A process that raises reports it first. Its engine's threads go on for a moment, in which the operation could
     // end.
-    return engine_->Crashed(case_.victim) && (case_.what != What::kRaises || VictimIs("ZX"));
+    return engine_->network().peers().Crashed(case_.victim) && (case_.what != What::kRaises || VictimIs("ZX"));
   }
   // In one of these states of proc(5), or gone.
   bool VictimIs(const std::string& states) const {

@@ -109,7 +109,7 @@ class Member {
     auto engine = std::make_unique<Engine>(options);
     Shown* shown[kProcesses];
     for (int p = 0; p < kProcesses; ++p) shown[p] = &board_->shown[p];
-    shown[process_]->doorbell = engine->doorbell().fd();
+    shown[process_]->doorbell = engine->network().doorbell().fd();
     shown[process_]->pid = getpid();
     std::vector<int> beside;  // the processes on the same host
     size_t next = 0;
@@ -117,14 +117,14 @@ class Member {
       if (p == process_) continue;
       auto sending = std::make_unique<Stream>(descriptors[next]);
       auto receiving = std::make_unique<Stream>(descriptors[next + 1]);
-      engine->AddControl(p, std::make_unique<Stream>(descriptors[next + 2]));
+      engine->network().AddControl(p, std::make_unique<Stream>(descriptors[next + 2]));
       next += 3;
       if (epoch % 3 == 1 || (epoch % 3 == 2 && p / kHalf == process_ / kHalf)) {
         beside.push_back(p);
         continue;
       }
-      engine->AddTcp(p, 0, std::move(sending), true);
-      engine->AddTcp(p, 0, std::move(receiving), false);
+      engine->network().AddTcp(p, 0, std::move(sending), true);
+      engine->network().AddTcp(p, 0, std::move(receiving), false);
     }
     const auto over = [this, epoch] { return board_->epoch != epoch || board_->over; };
     const bool linked = LinkShared(process_, *engine, beside, shown, over);

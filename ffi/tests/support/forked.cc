@@ -28,12 +28,12 @@ void* SharedPages(size_t bytes) {
 
 bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Shown* const* shown,
                 const std::function<bool()>& over) {
-  const uint32_t slot = engine.links().slot_bytes();
-  shown[process]->blocks = engine.links().Blocks()->fd();
+  const uint32_t slot = engine.network().links().slot_bytes();
+  shown[process]->blocks = engine.network().links().Blocks()->fd();
   for (int p : peers) {
     auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
     const int fd = send->memory.fd();
-    engine.links().AddPending(p, 0, std::move(send));
+    engine.network().links().AddPending(p, 0, std::move(send));
     shown[process]->ring[p] = fd + 1;
   }
   for (int p : peers) {
@@ -45,8 +45,8 @@ bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Show
                                              doorbell.get());
       recv->Map(BlockPool::Open(Path(peer.pid, peer.blocks), slot));
       recv->notifier = std::move(doorbell);
-      engine.links().AddRecv(p, 0, std::move(recv));
-      engine.links().CompletePending(p, 0, Doorbell::Open(Path(peer.pid, peer.doorbell)));
+      engine.network().links().AddRecv(p, 0, std::move(recv));
+      engine.network().links().CompletePending(p, 0, Doorbell::Open(Path(peer.pid, peer.doorbell)));
     } catch (const std::system_error&) {
       // The descriptors of a process that ended are gone, a moment before its end is reported.
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -90,10 +90,10 @@ void ForkedJob::Keep(int process) {
 }
 
 void ForkedJob::Begin(int process, Engine& engine) {
-  board_[process].shown.doorbell = engine.doorbell().fd();
+  board_[process].shown.doorbell = engine.network().doorbell().fd();
   board_[process].shown.pid = getpid();
   for (int p = 0; p < processes_; ++p) {
-    if (p != process) engine.AddControl(p, std::make_unique<Stream>(control_[process][p]));
+    if (p != process) engine.network().AddControl(p, std::make_unique<Stream>(control_[process][p]));
   }
 }
 
@@ -110,8 +110,8 @@ void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
   }
   if (!VerbsDevices().empty()) return LinkVerbs(process, engine, peers);
   for (int p : peers) {
-    engine.AddTcp(p, 0, std::make_unique<Stream>(sending(process, p)), true);
-    engine.AddTcp(p, 0, std::make_unique<Stream>(receiving(process, p)), false);
+    engine.network().AddTcp(p, 0, std::make_unique<Stream>(sending(process, p)), true);
+    engine.network().AddTcp(p, 0, std::make_unique<Stream>(receiving(process, p)), false);
   }
 }
 

@@ -123,10 +123,10 @@ void Job::Cut(int a, int b) {
 
 void Job::Share(int from, int to, int channel) {
   Engine &sender = engine(from), &receiver = engine(to);
-  const uint32_t slot = sender.links().slot_bytes();
+  const uint32_t slot = sender.network().links().slot_bytes();
   auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
-  const std::shared_ptr<BlockPool> blocks = sender.links().Blocks();
-  auto doorbell = Doorbell::Open(Path(sender.doorbell().fd()));
+  const std::shared_ptr<BlockPool> blocks = sender.network().links().Blocks();
+  auto doorbell = Doorbell::Open(Path(sender.network().doorbell().fd()));
   std::shared_ptr<RecvLink> recv;
 #if defined(__SANITIZE_THREAD__)
   // ThreadSanitizer identifies memory by its address, so both sides must use one mapping.
@@ -138,9 +138,9 @@ void Job::Share(int from, int to, int channel) {
   recv->Map(BlockPool::Open(Path(blocks->fd()), slot));
 #endif
   recv->notifier = std::move(doorbell);
-  sender.links().AddPending(to, channel, std::move(send));
-  receiver.links().AddRecv(from, channel, std::move(recv));
-  sender.links().CompletePending(to, channel, Doorbell::Open(Path(receiver.doorbell().fd())));
+  sender.network().links().AddPending(to, channel, std::move(send));
+  receiver.network().links().AddRecv(from, channel, std::move(recv));
+  sender.network().links().CompletePending(to, channel, Doorbell::Open(Path(receiver.network().doorbell().fd())));
 }
 
 void Job::Connect(int from, int to, int channel) {
@@ -165,8 +165,8 @@ void Job::Connect(int from, int to, int channel) {
   CHECK(receiving >= 0);
   close(listener);
   sockets_.push_back({{from, to}, dup(sending)});
-  engine(to).AddTcp(from, channel, std::make_unique<Stream>(receiving), false);
-  engine(from).AddTcp(to, channel, std::make_unique<Stream>(sending), true);
+  engine(to).network().AddTcp(from, channel, std::make_unique<Stream>(receiving), false);
+  engine(from).network().AddTcp(to, channel, std::make_unique<Stream>(sending), true);
 }
 
 void Job::CutControl(int a, int b) { shutdown(controls_.at({std::min(a, b), std::max(a, b)}), SHUT_RDWR); }
@@ -180,8 +180,8 @@ void Job::Control(int a, int b) {
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
   controls_[{a, b}] = dup(ends[0]);
-  engine(a).AddControl(b, std::make_unique<Stream>(ends[0]));
-  engine(b).AddControl(a, std::make_unique<Stream>(ends[1]));
+  engine(a).network().AddControl(b, std::make_unique<Stream>(ends[0]));
+  engine(b).network().AddControl(a, std::make_unique<Stream>(ends[1]));
 }
 
 void Job::Plan(int process) {
@@ -247,7 +247,7 @@ Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_ti
   job->Answer(spec, [plans = schedule, s = settings_, job](int p, const PlanRequest& request) {
     auto plan = MakePlan(plans, s, p, job->channels());
     plan->epoch = request.epoch;
-    CheckPlan(*plan, job->engine(p).links().slot_bytes());
+    CheckPlan(*plan, job->engine(p).network().links().slot_bytes());
     request.Resolve(std::move(plan));
   });
 }

@@ -58,13 +58,14 @@ inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int 
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
   const int cut = dup(fds[0]);
-  const std::string ours = sender.transport("verbs").Offer(to, channel, true, PlaceOf(devices[from % devices.size()]));
+  const std::string ours =
+      sender.network().transport("verbs").Offer(to, channel, true, PlaceOf(devices[from % devices.size()]));
   const std::string theirs =
-      receiver.transport("verbs").Offer(from, channel, false, PlaceOf(devices[to % devices.size()]));
-  receiver.transport("verbs").Prepare(from, channel, false, ours);
-  sender.transport("verbs").Prepare(to, channel, true, theirs);
-  std::thread answering([&] { receiver.AddOffered("verbs", from, channel, false, fds[1], 30, path); });
-  sender.AddOffered("verbs", to, channel, true, fds[0], 30, path);
+      receiver.network().transport("verbs").Offer(from, channel, false, PlaceOf(devices[to % devices.size()]));
+  receiver.network().transport("verbs").Prepare(from, channel, false, ours);
+  sender.network().transport("verbs").Prepare(to, channel, true, theirs);
+  std::thread answering([&] { receiver.network().AddOffered("verbs", from, channel, false, fds[1], 30, path); });
+  sender.network().AddOffered("verbs", to, channel, true, fds[0], 30, path);
   answering.join();
   return cut;
 }
@@ -77,15 +78,17 @@ void LinkByVerbs(Engine& engine, int process, const std::vector<int>& peers, Fd 
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
   for (int p : peers) {
     for (bool sending : {true, false}) {
-      put(p, sending, engine.transport("verbs").Offer(p, 0, sending, PlaceOf(devices[process % devices.size()])));
+      put(p, sending,
+          engine.network().transport("verbs").Offer(p, 0, sending, PlaceOf(devices[process % devices.size()])));
     }
   }
   // Each end waits for the other's offer, so all links are made concurrently.
   std::vector<std::thread> joining;
   for (int p : peers) {
     for (bool sending : {true, false}) {
-      engine.transport("verbs").Prepare(p, 0, sending, get(p, sending));
-      joining.emplace_back([=, &engine, own = fd(p, sending)] { engine.AddOffered("verbs", p, 0, sending, own, 30); });
+      engine.network().transport("verbs").Prepare(p, 0, sending, get(p, sending));
+      joining.emplace_back(
+          [=, &engine, own = fd(p, sending)] { engine.network().AddOffered("verbs", p, 0, sending, own, 30); });
     }
   }
   for (auto& each : joining) each.join();

@@ -32,19 +32,20 @@ void CopyLines(char* to, const char* from, uint64_t bytes) {
 
 }  // namespace
 
-Proxy::Proxy(Gpu& gpu, Engine& engine) : gpu_(gpu), engine_(engine), thread_([this] { Run(); }) {}
+Proxy::Proxy(Gpu& gpu, Network& network, bool checksums)
+    : gpu_(gpu), network_(network), checksums_(checksums), thread_([this] { Run(); }) {}
 
 Proxy::~Proxy() { Stop(); }
 
 void Proxy::Stop() {
   stop_ = true;
-  engine_.doorbell().NotifyAll();
+  network_.doorbell().NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
 void Proxy::FindLinks(LaneState& lane) {
   if (lane.send && lane.recv) return;
-  Links& links = engine_.links();
+  Links& links = network_.links();
   if (lane.what.process == ProxySpec::kHere) {
     lane.send = links.LocalSend(lane.what.src, lane.what.dst, 0);
     lane.recv = links.LocalRecv(lane.what.dst, lane.what.src, 0);
@@ -67,9 +68,7 @@ void Proxy::Invite(LaneState& lane) {
   }
 }
 
-uint32_t Proxy::Checksum(const void* data, uint32_t bytes) const {
-  return engine_.options().checksums ? Crc32c(data, bytes) : 0;
-}
+uint32_t Proxy::Checksum(const void* data, uint32_t bytes) const { return checksums_ ? Crc32c(data, bytes) : 0; }
 
 bool Proxy::SendDirect(LaneState& lane, uint64_t slot, uint32_t bytes, uint32_t call) {
   const auto sender = lane.send->direct.lock();
@@ -142,7 +141,7 @@ template <class Use>
 bool Proxy::Take(LaneState& lane, const MessageId& id, Use use) {
   if (lane.damaged) return false;
   const auto check = [&](const char* payload, const Message& message) {
-    lane.damaged = engine_.options().checksums && Checksum(payload, message.bytes) != message.checksum;
+    lane.damaged = checksums_ && Checksum(payload, message.bytes) != message.checksum;
     if (!lane.damaged) use(payload, message);
     if (lane.damaged) Damaged(lane, id, message.bytes);
   };
@@ -159,7 +158,7 @@ bool Proxy::Take(LaneState& lane, const MessageId& id, Use use) {
   }
   // A worker of the engine moves what fills a ring to the unexpected-message queue.
   UnexpectedMessages::Entry unexpected;
-  if (!engine_.unexpected().Take(id, &unexpected)) return false;
+  if (!network_.unexpected().Take(id, &unexpected)) return false;
   check(unexpected.data.data(), {static_cast<uint32_t>(unexpected.data.size()), unexpected.check, unexpected.checksum});
   return true;
 }
@@ -173,7 +172,7 @@ bool Proxy::Receive(LaneState& lane) {
       Notice notice{};
       if (message.bytes == sizeof notice) std::memcpy(&notice, payload, sizeof notice);
       lane.damaged = message.bytes != sizeof notice || notice.bytes > lane.what.slot_bytes ||
-                     (engine_.options().checksums && Checksum(to, notice.bytes) != notice.checksum);
+                     (checksums_ && Checksum(to, notice.bytes) != notice.checksum);
       if (lane.damaged) return;
       lane.slots->Flush();
     } else if (message.bytes <= lane.what.slot_bytes) {
@@ -200,7 +199,7 @@ bool Proxy::ReceiveCredit(LaneState& lane) {
 void Proxy::Run() {
   int idle = 0;
   while (!stop_) {
-    const uint32_t seen = engine_.doorbell().Value();
+    const uint32_t seen = network_.doorbell().Value();
     bool moved = false;
     size_t count;
     {
@@ -218,11 +217,11 @@ void Proxy::Run() {
     if (moved) {
       idle = 0;
     } else if (count == 0) {
-      engine_.doorbell().Wait(seen, 100'000);
+      network_.doorbell().Wait(seen, 100'000);
     } else if (++idle < 100) {
       std::this_thread::yield();
     } else {
-      engine_.doorbell().Wait(seen, std::min(idle - 99, 20) * 10);
+      network_.doorbell().Wait(seen, std::min(idle - 99, 20) * 10);
     }
   }
 }

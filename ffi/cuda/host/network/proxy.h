@@ -23,7 +23,7 @@
 
 #include "cuda/host/gpu/gpu.h"
 #include "cuda/host/network/slots.h"
-#include "engine/engine.h"
+#include "network/network.h"
 
 namespace jaxring::cuda {
 
@@ -52,7 +52,7 @@ struct ProxySpec {
 
 class Proxy {
  public:
-  Proxy(Gpu& gpu, Engine& engine);
+  Proxy(Gpu& gpu, Network& network, bool checksums);
   ~Proxy();
   Proxy(const Proxy&) = delete;
 
@@ -89,7 +89,8 @@ class Proxy {
   bool Take(LaneState& lane, const MessageId& id, Use use);
 
   Gpu& gpu_;
-  Engine& engine_;
+  Network& network_;
+  const bool checksums_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<LaneState>> lanes_;
   std::map<int, std::vector<std::string>> near_;

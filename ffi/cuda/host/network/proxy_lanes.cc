@@ -15,7 +15,7 @@ void Proxy::AllowDirect(int device, std::vector<std::string> nics) {
 
 std::string Proxy::WhyPinned(const ProxySpec& spec, const SendLink* link) {
   if (!spec.counts) return "ll's lines are read while they are written";
-  if (engine_.options().checksums) return "JAXRING_CHECKSUM makes the CPU read what is sent";
+  if (checksums_) return "JAXRING_CHECKSUM makes the CPU read what is sent";
   const auto sender = link == nullptr ? nullptr : link->direct.lock();
   if (sender == nullptr) return "the link is not by RDMA";
   std::lock_guard lock(mutex_);
@@ -25,14 +25,14 @@ std::string Proxy::WhyPinned(const ProxySpec& spec, const SendLink* link) {
 }
 
 std::vector<Connection> Proxy::Connect(const ProxySpec& spec, std::string* how) {
-  if (spec.slot_bytes > engine_.links().slot_bytes()) {
+  if (spec.slot_bytes > network_.links().slot_bytes()) {
     throw std::invalid_argument("slots of " + std::to_string(spec.slot_bytes) +
                                 " bytes are longer than messages between processes: raise JAXRING_BUFFSIZE");
   }
   if (spec.slots * 2 > 0x10000 || spec.lanes > 0x10000) throw std::invalid_argument("too many slots or lanes");
   std::shared_ptr<SendLink> link;
   if (spec.process != ProxySpec::kHere) {
-    link = engine_.links().Send(spec.process, 0);
+    link = network_.links().Send(spec.process, 0);
     if (link == nullptr) throw std::runtime_error("there is no link to process " + std::to_string(spec.process));
   }
   const uint64_t area = spec.slots * spec.slot_bytes;
@@ -68,7 +68,7 @@ std::vector<Connection> Proxy::Connect(const ProxySpec& spec, std::string* how) 
     std::lock_guard lock(mutex_);
     lanes_.push_back(std::move(lane));
   }
-  engine_.doorbell().NotifyAll();
+  network_.doorbell().NotifyAll();
   return connections;
 }
 

@@ -116,7 +116,7 @@ inline void LinkProcesses(Processes& here) {
   }
   for (int p : peers) {
     for (bool sending : {true, false}) {
-      here.engine->AddTcp(p, 0, std::make_unique<Stream>(fd(p, sending)), sending);
+      here.engine->network().AddTcp(p, 0, std::make_unique<Stream>(fd(p, sending)), sending);
     }
   }
 }
@@ -144,7 +144,7 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
       processes.own = p;
       processes.engine = std::make_unique<Engine>(EngineOptions{1, 64 * 1024, 0});
       LinkProcesses(processes);
-      processes.runtime = std::make_unique<cuda::Runtime>(cuda::ThisGpu(), *processes.engine, p);
+      processes.runtime = std::make_unique<cuda::Runtime>(cuda::ThisGpu(), processes.engine->network(), false, p);
       for (const auto& end : VerbsDevices()) {
         for (int d = 0; d < cuda::ThisGpu().DeviceCount(); ++d) processes.nics[d].push_back(end.device);
       }

@@ -58,7 +58,8 @@ class Moved {
     std::lock_guard lock(mutex_);
     ++attempt_;
     try {
-      const auto from = pair_.engines[0]->paths().Link(kFrom), to = pair_.engines[1]->paths().Link(kTo);
+      const auto from = pair_.engines[0]->network().paths().Link(kFrom),
+                 to = pair_.engines[1]->network().paths().Link(kTo);
       const std::string offer = from->Offer(attempt_, PlaceOf(Device(pair, 0)));
       const std::string theirs = to->Offer(attempt_, PlaceOf(Device(pair, 1)));
       to->Prepare(attempt_, offer);
@@ -79,7 +80,7 @@ class Moved {
         throw;
       }
       from->TakeOver(attempt_, fds[0]);
-      pair_.engines[0]->paths().Switched(kFrom, pair != 0);
+      pair_.engines[0]->network().paths().Switched(kFrom, pair != 0);
       from->Discard();
       now_ = pair;
       ++moves_;
@@ -93,7 +94,7 @@ class Moved {
 
   // Has the link go on wherever it can, until the engine ends.
   void Heal() {
-    Paths& paths = pair_.engines[0]->paths();
+    Paths& paths = pair_.engines[0]->network().paths();
     while (auto lost = paths.TakeLost(0.1)) {
       for (const Paths::Lost& each : *lost) whys_ += each.why + "; ";
       for (int next = 1 - now_; !lost->empty() && paths.IsLost(kFrom); next = 1 - next) {

@@ -37,8 +37,8 @@ struct Pair {
     options.link_timeout_s = link_timeout_s;
     for (int i = 0; i < 2; ++i) engines.push_back(std::make_unique<Engine>(options));
     cut = ConnectVerbs(*engines[0], *engines[1], 0, 1, 0, path);
-    send = engines[0]->links().Send(1, 0);
-    recv = engines[1]->links().Recv(0, 0);
+    send = engines[0]->network().links().Send(1, 0);
+    recv = engines[1]->network().links().Recv(0, 0);
   }
   ~Pair() {
     if (cut >= 0) close(cut);

@@ -47,17 +47,17 @@ void Report(const char* which, const LinkEnd& end, bool* said) {
 void Run(uint32_t slot_bytes, int recv_fd, int send_fd) {
   Engine engine(EngineOptions{1, slot_bytes, 20});
   const OfferedTransport::Place device = PlaceOf(VerbsDevices().at(0));
-  std::cout << "recv " << engine.transport("verbs").Offer(1, 0, false, device) << std::endl;
-  std::cout << "send " << engine.transport("verbs").Offer(1, 0, true, device) << std::endl;
+  std::cout << "recv " << engine.network().transport("verbs").Offer(1, 0, false, device) << std::endl;
+  std::cout << "send " << engine.network().transport("verbs").Offer(1, 0, true, device) << std::endl;
   std::string sender, receiver;
   CHECK(std::getline(std::cin, sender) && std::getline(std::cin, receiver));
-  engine.transport("verbs").Prepare(1, 0, false, sender);
-  engine.transport("verbs").Prepare(1, 0, true, receiver);
-  engine.AddOffered("verbs", 1, 0, false, recv_fd, 30);
-  engine.AddOffered("verbs", 1, 0, true, send_fd, 30);
+  engine.network().transport("verbs").Prepare(1, 0, false, sender);
+  engine.network().transport("verbs").Prepare(1, 0, true, receiver);
+  engine.network().AddOffered("verbs", 1, 0, false, recv_fd, 30);
+  engine.network().AddOffered("verbs", 1, 0, true, send_fd, 30);
   std::cout << "ready" << std::endl;
-  const auto recv = engine.links().Recv(1, 0);
-  const auto send = engine.links().Send(1, 0);
+  const auto recv = engine.network().links().Recv(1, 0);
+  const auto send = engine.network().links().Send(1, 0);
   bool recv_said = false, send_said = false;
   pollfd input{STDIN_FILENO, POLLIN, 0};
   while (poll(&input, 1, 0) == 0) {

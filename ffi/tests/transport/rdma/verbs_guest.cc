@@ -88,7 +88,7 @@ void CheckHeld() {
   // Whether the pump has disabled its events before the credit arrives depends on timing, hence several tries.
   for (int time = 0; time < 10; ++time) {
     Pair pair;
-    BusyPollers& busy_pollers = pair.engines[0]->busy_pollers();
+    BusyPollers& busy_pollers = pair.engines[0]->network().busy_pollers();
     RingSender& sender = pair.send->ring(Protocol::kSimple);
     const uint64_t count = sender.memory().shape().slots + 1;
     busy_pollers.Begin();
@@ -177,7 +177,7 @@ void CheckLinkDown() {
   Says(pair.send->end.reason, {name.c_str(), "port 1", "queue pair ", "the port is down"});
   if (!Iwarp()) Says(pair.send->end.reason, {"GID 1 ::ffff:10.77.0.1, RoCE v2"});
   Says(pair.recv->end.reason, {"it gave up: ", name.c_str(), "queue pair "});
-  CHECK(pair.engines[0]->Crashed(1) && pair.engines[1]->Crashed(0));
+  CHECK(pair.engines[0]->network().peers().Crashed(1) && pair.engines[1]->network().peers().Crashed(0));
   CHECK(Within(60, [] {
     const std::string active = "rdma link show | grep -q '" + Device(1).device + "/1 state ACTIVE'";
     return std::system(active.c_str()) == 0;
@@ -197,7 +197,7 @@ void CheckGoodbye(bool in_good_order) {
   for (uint64_t i = 0; i < kCount; ++i) Receive(*pair.recv, Protocol::kLL, i, i % 2 == 0 ? 100 : 4096);
   CHECK(Within(60, [&] { return pair.recv->end.closed.load(); }));
   Says(pair.recv->end.reason, {"its process ended"});
-  CHECK(!pair.engines[1]->Crashed(0));
+  CHECK(!pair.engines[1]->network().peers().Crashed(0));
 }
 
 void CheckGoodbyes() {

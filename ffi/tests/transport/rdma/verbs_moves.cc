@@ -79,9 +79,9 @@ void CheckFailures(uint32_t seed, int times) {
     Shell(For(failure.end, interface));
     WaitUntilActive(pair);
   }
-  CHECK_EQ(moved.pair().engines[0]->paths().Count().first, 1);
+  CHECK_EQ(moved.pair().engines[0]->network().paths().Count().first, 1);
   std::cout << "  " << traffic.Stop() << " messages, " << moved.moves() << " moves" << std::endl;
-  moved.pair().engines[0]->paths().Close();
+  moved.pair().engines[0]->network().paths().Close();
   healing.join();
 }
 
@@ -112,7 +112,7 @@ void CheckTrickle() {
   std::thread rest([&] { take([&] { return stop && op == count; }); });
   sending.join();
   rest.join();
-  moved.pair().engines[0]->paths().Close();
+  moved.pair().engines[0]->network().paths().Close();
   healing.join();
   std::cout << "  " << count << " messages; it " << moved.whys() << std::endl;
   CHECK_EQ(moved.moves(), 2);
@@ -133,7 +133,7 @@ void CheckRefused() {
   moved.pair().send->ll.Publish(position, {1, 1, 2, 3, 4}, {0, 77});
   CHECK(Within(60, [&] { return moved.pair().send->end.closed && moved.pair().recv->end.closed; }));
   CHECK(moved.pair().send->end.reason.find("(status ") != std::string::npos);
-  moved.pair().engines[0]->paths().Close();
+  moved.pair().engines[0]->network().paths().Close();
   healing.join();
 }
 
@@ -156,7 +156,7 @@ void CheckAllDown() {
   }
   CHECK(moved.pair().recv->end.reason.starts_with("it gave up: "));
   CHECK(moved.pair().send->end.ending == Ending::kUnreachable);
-  moved.pair().engines[0]->paths().Close();
+  moved.pair().engines[0]->network().paths().Close();
   healing.join();
 }
 
@@ -168,7 +168,7 @@ void CheckIdle() {
   CHECK(Within(20, [&] { return moved.moves() > 0; }));
   Shell("tc qdisc delete dev " + Interface(0, 1) + " root");
   CHECK(!moved.pair().send->end.closed && !moved.pair().recv->end.closed);
-  moved.pair().engines[0]->paths().Close();
+  moved.pair().engines[0]->network().paths().Close();
   healing.join();
 }
 

@@ -1,4 +1,4 @@
-#include "engine/heartbeats/peer_clock.h"
+#include "network/peer_clock.h"
 
 namespace jaxring {
 namespace {

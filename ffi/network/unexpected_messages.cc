@@ -1,4 +1,4 @@
-#include "engine/operation/unexpected_messages.h"
+#include "network/unexpected_messages.h"
 
 namespace jaxring {
 

@@ -8,14 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "engine/heartbeats/peer_clock.h"
 #include "network/control.h"
 #include "network/heartbeat_data.h"
+#include "network/peer_clock.h"
 
 namespace jaxring {
 
 // How often a process sends a heartbeat to each one that it is connected with.
 inline constexpr auto kHeartbeatEvery = std::chrono::milliseconds(500);
+// How many samples of a process's resources are kept until they are taken.
+inline constexpr size_t kMaxSamples = 64;
 
 // An operation that this process and another one have launched.
 struct SharedLaunch {
@@ -23,7 +25,7 @@ struct SharedLaunch {
   LaunchTime own, theirs;
 };
 
-// What the heartbeats of a process have said since the last call of Engine::TakeArrivals.
+// What the heartbeats of a process have said since the last call of PeerMonitor::TakeArrivals.
 struct Arrivals {
   int process;
   ClockOffset clock;
@@ -38,6 +40,17 @@ struct Crash {
   std::chrono::steady_clock::time_point seen;
   int witness = -1;  // the process that reported it; -1: this one observed it
 };
+
+// What is known of the end of a process: the reason, empty if it is not known to have ended, and a sentence about what
+// it was last doing.
+struct PeerEnd {
+  std::string reason;
+  Ending ending = Ending::kNoGoodbye;
+  std::string last_seen;
+};
+
+// "in all_reduce ..., execution 3, for 2.9 s": what a process was doing, `since` it said so.
+std::string Doing(const std::vector<Activity>& activities, std::chrono::steady_clock::duration since);
 
 // What this process knows of one that it is connected with, or has messages for.
 struct ConnectedPeer {

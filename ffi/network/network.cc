@@ -1,0 +1,140 @@
+#include "network/network.h"
+
+#include <chrono>
+#include <new>
+
+namespace jaxring {
+namespace {
+
+constexpr size_t kUnexpectedBytes = size_t{1} << 30;
+// After this time since a process's goodbye, none of its messages can still arrive: links that were being set up are in
+// service by then, and devices have delivered.
+constexpr auto kLastMessages = std::chrono::seconds(2);
+
+}  // namespace
+
+Network::Network(NetworkOptions options, NetworkClient* client)
+    : options_(options),
+      client_(client),
+      doorbell_(Doorbell::Create()),
+      links_(options_.slot_bytes, doorbell_.get(), options_.faults),
+      paths_(options_.link_timeout_s),
+      peers_(client),
+      offered_(MakeOfferedTransports({options_.slot_bytes, doorbell_.get(), &busy_pollers_})) {}
+
+void Network::Start() {
+  poller_ = std::make_unique<Poller>([this] { client_->OnTick(); });
+}
+
+void Network::Stop() { poller_.reset(); }
+
+void Network::OnFrame(int process, const ControlFrame& frame) {
+  peers_.Hear(process, frame);
+  switch (frame.kind) {
+    case ControlFrame::Kind::kAlive:
+      break;
+    case ControlFrame::Kind::kGoodbye:
+      any_left_.store(true, std::memory_order_release);
+      CloseLeft(peers_.Departures());
+      break;
+    case ControlFrame::Kind::kFailed:
+      if (!RecordFailure(frame.key, Status::Error(frame.code, frame.text))) break;
+      doorbell_->NotifyAll();
+      peers_.TellAll(frame, process);
+      break;
+    case ControlFrame::Kind::kGone:
+      RecordCrash(frame.process, frame.text, frame.ending, frame.witness < 0 ? process : frame.witness);
+      break;
+    case ControlFrame::Kind::kLeaving:
+      RecordCrash(process, frame.text, frame.ending);
+      break;
+    case ControlFrame::Kind::kMessage:
+      client_->OnMessage(process, frame.text);
+      break;
+    case ControlFrame::Kind::kHalted:
+      client_->OnTrouble();
+      client_->OnHalted(process, frame.text);
+      break;
+  }
+}
+
+void Network::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
+  client_->OnTrouble();
+  if (!peers_.RecordCrash(process, reason, ending, witness).second) return;
+  // Forwarded, since not every process is connected with the one that crashed.
+  ControlFrame gone;
+  gone.kind = ControlFrame::Kind::kGone;
+  gone.process = process;
+  gone.witness = witness;
+  gone.ending = ending;
+  gone.text = reason;
+  peers_.TellAll(gone, process);
+}
+
+bool Network::RecordFailure(uint64_t key, const Status& failure) {
+  client_->OnTrouble();
+  // First here: an operation that begins meanwhile finds it, or is found by the client.
+  if (!failures_.Record(key, failure)) return false;
+  client_->OnFailure(key, failure);
+  return true;
+}
+
+void Network::SpreadFailure(uint64_t key, Status failure, int first) {
+  if (first >= 0) failure.message += " (Process " + std::to_string(first) + " was the first to see it.)";
+  if (RecordFailure(key, failure)) peers_.TellAll(FailureFrame(key, failure), -1);
+}
+
+uint64_t Network::Spill() {
+  uint64_t moved = 0;
+  // Over the budget, messages stay in the ring and hold their sender back. An operation that then cannot proceed fails
+  // at its deadline.
+  if (unexpected_.bytes() > kUnexpectedBytes) return moved;
+  for (auto& link : links_.AllRecv()) {
+    for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
+      try {
+        link->ring(protocol).SpillIfFull([&](const MessageId& id, const char* data, Message message) {
+          unexpected_.Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
+          ++moved;
+        });
+      } catch (const std::bad_alloc&) {
+        return moved;  // out of memory: as over the budget
+      }
+    }
+  }
+  return moved;
+}
+
+std::vector<int> Network::Check(Time now) {
+  std::vector<int> settled;
+  if (any_left_.load(std::memory_order_acquire)) {
+    const std::vector<PeerMonitor::Departure> departures = peers_.Departures();
+    CloseLeft(departures);
+    for (const auto& each : departures) {
+      if (now - each.at > kLastMessages) settled.push_back(each.process);
+    }
+  }
+  paths_.Check(now);
+  for (const auto& [name, transport] : offered_) transport->CheckPorts();
+  return settled;
+}
+
+void Network::CloseLeft(const std::vector<PeerMonitor::Departure>& departures) {
+  for (const auto& each : departures) links_.CloseLeft(each.process, each.reason);
+}
+
+void Network::DropConnections() {
+  // A peer that has not begun the new epoch yet must not take the end of these connections for a crash.
+  ControlFrame goodbye;
+  goodbye.kind = ControlFrame::Kind::kGoodbye;
+  peers_.TellAll(goodbye, -1);
+  poller_->Clear();
+  links_.Clear("it belongs to an earlier epoch of the job");
+  peers_.Clear();
+  failures_.Clear();
+  unexpected_.Clear();
+  any_left_ = false;
+  std::lock_guard lock(goodbyes_mutex_);
+  goodbyes_.clear();
+}
+
+}  // namespace jaxring
