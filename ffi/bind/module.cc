@@ -173,7 +173,7 @@ NB_MODULE(_native, m) {
   m.def(
       "troubled", [] { return Running().Troubled(); },
       "Whether an operation has failed that other processes take part in.");
-  m.def("halted", [] { return Running().Halted(); }, "Why the engine is halted, or None.");
+  m.def("halted", [] { return Running().halting().Reason(); }, "Why the engine is halted, or None.");
   m.def("gone", [] { return Running().network().peers().Gone(); }, "The processes that are known to have ended.");
   m.def(
       "renew", [](uint64_t epoch, double timeout_s) { return Running().Renew(epoch, timeout_s); }, nb::arg("epoch"),
@@ -181,14 +181,14 @@ NB_MODULE(_native, m) {
       "Begins a new epoch of the halted engine: drops links, plans and failures. False if an operation has not ended "
       "in "
       "time.");
-  m.def("resume", [] { Running().Resume(); }, "Ends what `halt` began.");
+  m.def("resume", [] { Running().halting().Resume(); }, "Ends what `halt` began.");
   m.def("end_program", &EndProgram, nb::arg("specs"),
         "Says that a program with these specs has been compiled: calls that are instantiated later belong to others.");
   m.def("counters", &Counters, "What the engine has counted so far.");
   BindRecords(m);
   m.def(
       "take_warnings",
-      [] { return RunningEngine() == nullptr ? std::vector<std::string>{} : Running().TakeWarnings(); },
+      [] { return RunningEngine() == nullptr ? std::vector<std::string>{} : Running().warnings().Take(); },
       "Warnings for the log since the last call.");
   m.def(
       "next_stall", [](double timeout_s) { return Running().python().NextStall(timeout_s); }, nb::arg("timeout_s"),

@@ -22,16 +22,9 @@ std::string NameOf(const Plan& plan, int process) {
 
 }  // namespace
 
-void Engine::OnFailure(uint64_t key, const Status& failure) {
-  std::lock_guard lock(mutex_);
-  for (auto& op : active_) {
-    if (op->key() == key) op->Fail(failure);
-  }
-}
-
 Status Engine::Loss(const Operation& op, int self, int peer, const LinkEnd& link) {
   // A process that fails and then ends reports both; the failure is the cause. OnFailure has not failed this
-  // operation if it runs on its launching thread, since it is not in active_ then.
+  // operation if it runs on its launching thread, since it is not among the active ones then.
   if (auto failure = network_.failures().Find(op.key())) return *std::move(failure);
   PeerEnd known = network_.peers().EndOf(op.plan().ranks[peer].process);
   // The link's own end is the cause only if the peer reported nothing before.

@@ -29,7 +29,9 @@ Engine::Engine(EngineOptions options)
       recorder_(options_.trace_file),
       saver_(options_.operand_bytes == 0
                  ? nullptr
-                 : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)) {
+                 : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)),
+      reporter_(&network_.peers(), &recorder_),
+      stalls_(&reporter_, options_.stall_warning_s) {
   network_.Start();
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }
@@ -42,12 +44,6 @@ Engine::~Engine() {
   idle_->NotifyAll();
   for (auto& worker : workers_) worker.join();
   network_.Stop();
-}
-
-std::vector<std::shared_ptr<Operation>> Engine::Active(uint64_t* version) {
-  std::lock_guard lock(mutex_);
-  *version = version_.load(std::memory_order_relaxed);
-  return active_;
 }
 
 bool Engine::Execute(const std::shared_ptr<Operation>& op) {
@@ -68,12 +64,12 @@ bool Engine::Execute(const std::shared_ptr<Operation>& op) {
 }
 
 void Engine::Work() {
-  std::vector<std::shared_ptr<Operation>> ops;
+  ActiveOperations::List ops;
   uint64_t seen_version = ~uint64_t{0};
   auto last_progress = Clock::now();
   while (!stop_) {
     const uint32_t rung = network_.doorbell().Value(), called = idle_->Value();
-    if (version_.load(std::memory_order_acquire) != seen_version) ops = Active(&seen_version);
+    if (active_.version() != seen_version) ops = active_.Get(&seen_version);
     bool moved = false;
     for (auto& op : ops) {
       while (Execute(op)) moved = true;
@@ -88,7 +84,7 @@ void Engine::Work() {
       continue;
     }
     // Finished operations must not keep buffers alive while this worker sleeps.
-    if (active_count_.load(std::memory_order_acquire) == 0) {
+    if (active_.count() == 0) {
       ops.clear();
       seen_version = ~uint64_t{0};
     }
@@ -103,60 +99,42 @@ void Engine::OnTick() {
   auto now = Clock::now();
   if (counters_.in_flight.load(std::memory_order_relaxed) > 0) WatchSignalsAgain();
   crowded_.store(network_.links().WaiterCpus({}) >= processors_, std::memory_order_relaxed);
-  uint64_t version;
   bool late = false;
-  const std::optional<std::string> halted = Halted();
+  const std::optional<std::string> halted = halting_.Reason();
   const std::vector<int> settled = network_.Check(now);
   const std::set<int> left(settled.begin(), settled.end());
   const std::map<int, Crash> crashes = network_.peers().Crashes();
-  for (auto& op : Active(&version)) {
+  for (auto& op : active_.Get()) {
     if (halted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + *halted));
     if (!crashes.empty()) FailCrashed(*op, crashes, now);
     if (!left.empty()) FailLeft(*op, left);
     if (op->plan().held_back()) OpenLatchIfPeersLeft(*op->plan().latch, left);
-    if (now >= op->deadline() && !op->failed()) FailLate(*op, now);
+    if (now >= op->deadline() && !op->failed()) {
+      if (const std::optional<Status> failure = reporter_.Late(*op, now)) op->Fail(*failure);
+    }
     late |= op->failed();
   }
-  SampleResources(now);
   SendHeartbeats(now);
-  WarnOfStalls(now);
+  late |= WarnOfStalls(now);
   if (late) network_.doorbell().NotifyAll();
-  std::vector<std::weak_ptr<Site>> watched;
-  {
-    std::lock_guard lock(mutex_);
-    watched.swap(watched_);
-  }
-  for (auto& weak : watched) {
-    if (auto site = weak.lock(); site && site->CheckDeadlines(now, halted ? &*halted : nullptr)) Watch(weak);
-  }
+  sites_.CheckDeadlines(now, halted ? &*halted : nullptr);
+}
+
+bool Engine::WarnOfStalls(Clock::time_point now) {
+  if (!stalls_.IsDue(now)) return false;
+  const ActiveOperations::List active = active_.Get();
+  if (auto warning = stalls_.Look(now, active, sites_.Waiting(now))) python_.AddStall(*std::move(warning));
+  return !active.empty();
 }
 
 void Engine::Confirm(ProgramLatch& latch, int process) {
   if (latch.Confirm(process)) network_.doorbell().NotifyAll();
 }
 
-void Engine::Watch(std::weak_ptr<Site> site) {
-  std::lock_guard lock(mutex_);
-  watched_.push_back(std::move(site));
-}
-
-std::shared_ptr<std::atomic<uint64_t>> Engine::CounterOf(uint64_t key, bool recv) {
-  std::lock_guard lock(mutex_);
-  auto& counter = counters_of_keys_[{key, recv}];
-  if (!counter) counter = std::make_shared<std::atomic<uint64_t>>(0);
-  return counter;
-}
-
 void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
-  {
-    std::lock_guard lock(mutex_);
-    if (ending_) return;
-    ending_ = true;
-    abort_reason_ = reason;
-    aborted_.store(true, std::memory_order_release);
-  }
+  if (!halting_.End(reason)) return;
   python_.Close();
-  const bool idle = active_count_.load(std::memory_order_acquire) == 0;
+  const bool idle = active_.count() == 0;
   // Tells waiting peers what this process is doing now: its last heartbeat may be half a second old. A tick at this
   // moment may have the watched sites in its hands, so that their executions are missing; the peers learn from the next
   // frame that this process ends.
@@ -170,7 +148,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   }
   network_.Kick();
   auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
-  while (active_count_.load(std::memory_order_acquire) != 0 && Clock::now() < until) {
+  while (active_.count() != 0 && Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   // A process that abandons operations does not end in good order: its peers still need its part.
@@ -189,12 +167,6 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   network_.paths().Close();
-}
-
-Status Engine::TakeDetachedFailure(uint64_t key) {
-  std::lock_guard lock(mutex_);
-  auto node = detached_failures_.extract(key);
-  return node ? std::move(node.mapped()) : Status{};
 }
 
 bool Engine::NextRequest(double timeout_s, PlanRequest* request) {

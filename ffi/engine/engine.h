@@ -15,15 +15,20 @@
 #include <utility>
 #include <vector>
 
-#include "engine/calls/stall.h"
 #include "engine/counters.h"
+#include "engine/halting.h"
 #include "engine/heartbeats/resource_sampler.h"
+#include "engine/heartbeats/stall_watch.h"
+#include "engine/heartbeats/wait_reporter.h"
+#include "engine/operation/active_operations.h"
 #include "engine/operation/interpreter.h"
 #include "engine/operation/operation.h"
 #include "engine/options.h"
 #include "engine/records/operands.h"
 #include "engine/records/recorder.h"
+#include "engine/records/warnings.h"
 #include "engine/requests/python_queues.h"
+#include "engine/sites.h"
 #include "engine/threads/completion.h"
 #include "engine/threads/cpu_placement.h"
 #include "network/network.h"
@@ -48,6 +53,11 @@ class Engine : private NetworkClient {
   Network& network() { return network_; }
   CompletionPool& completions() { return completions_; }
   Recorder& recorder() { return recorder_; }
+  const WaitReporter& reporter() const { return reporter_; }
+  Sites& sites() { return sites_; }
+  Halting& halting() { return halting_; }
+  // For the log; at most one for each call site.
+  Warnings& warnings() { return warnings_; }
   const EngineOptions& options() const { return options_; }
 
   // Closed by Abort.
@@ -68,17 +78,6 @@ class Engine : private NetworkClient {
   // Records in a plan's latch that `process` has confirmed that its program is the same.
   void Confirm(ProgramLatch& latch, int process);
 
-  // Has the poller's thread check the deadlines of a site's executions that wait for participants or plans.
-  void Watch(std::weak_ptr<Site> site);
-  // Counts the executions that have begun under a plan's key, over all sites that have it. Receives have a counter of
-  // their own.
-  std::shared_ptr<std::atomic<uint64_t>> CounterOf(uint64_t key, bool recv);
-  // The failure of a buffered send whose caller had already returned. The next call under the same key reports it.
-  Status TakeDetachedFailure(uint64_t key);
-  // What is known of a process that an operation waits for: "rank 3 (process 1 on b) has not moved for 4.1 s, last seen
-  // in ...". `name` is the subject.
-  std::string DescribePeer(int process, const std::string& name, uint64_t key);
-
   // Fails all operations in flight and all later ones, because the process is about to end. Waits `timeout_s` at most
   // for those in flight to end. With `goodbye`, and if nothing was in flight, peers are told that this process ends in
   // good order; otherwise that it gives up. `how` is appended to that message: " (exit code 3)", " after an uncaught
@@ -91,16 +90,10 @@ class Engine : private NetworkClient {
   // Whether an operation that other processes take part in has failed in this epoch.
   bool Troubled() const { return troubled_.load(std::memory_order_acquire); }
   void RecordTrouble() { troubled_.store(true, std::memory_order_release); }
-  // The reason if the engine is halted.
-  std::optional<std::string> Halted();
   // Begins a new epoch of the job; the engine must be halted. Drops links, plans, counts and failures, so that nothing
   // of an earlier epoch reaches a later one. False if an operation has not ended within `timeout_s`; the caller may try
   // again.
   bool Renew(uint64_t epoch, double timeout_s);
-  void Resume();
-  // Adds to and removes from the list of sites. Register returns the epoch.
-  uint64_t Register(Site* site);
-  void Unregister(Site* site);
 
   // What the heartbeats of the connected processes have said since the last call; the first one is this process itself,
   // with its samples only. What is not taken for long is dropped.
@@ -109,15 +102,12 @@ class Engine : private NetworkClient {
   // The error message that the caller of an operation gets.
   std::string ToMessage(const Status& status) const;
 
-  // Warnings for the log since the last call; at most one for each call site.
-  std::vector<std::string> TakeWarnings();
-
   EngineCounters& counters() { return counters_; }
 
  private:
   // Deadlines, crashes, heartbeats and warnings.
   void OnTick() override;
-  void OnFailure(uint64_t key, const Status& failure) override;
+  void OnFailure(uint64_t key, const Status& failure) override { active_.Fail(key, failure); }
   void OnTrouble() override { RecordTrouble(); }
   void OnHalted(int process, const std::string& reason) override { Halt(reason, true, process); }
   void OnMessage(int process, const std::string& text) override { python_.AddControlMessage({process, text}); }
@@ -144,11 +134,8 @@ class Engine : private NetworkClient {
   void ReportNonFinite(Operation& op, const std::string& text);
   // Fails an operation that one of these processes takes part in, whichever rank it waits for.
   void FailCrashed(Operation& op, const std::map<int, Crash>& crashes, Clock::time_point now);
-  void FailLate(Operation& op, Clock::time_point now);
-  // What an operation's lanes wait for, and the state of those processes, as sentences. Fills `waited_for` with a rank
-  // of each of these processes.
-  std::string DescribeWaiting(Operation& op, std::map<int, int>* waited_for);
-  void WarnOfStalls(Clock::time_point now);
+  // Examines lanes, which makes them busy: returns whether workers that may have skipped them are to be woken.
+  bool WarnOfStalls(Clock::time_point now);
   // Confirms a latch for processes that ended a while ago, since these send no confirmation. The lanes then find the
   // end of their links. Until then Python may still find in their last messages that they ran another program.
   void OpenLatchIfPeersLeft(ProgramLatch& latch, const std::set<int>& left);
@@ -162,17 +149,10 @@ class Engine : private NetworkClient {
   bool MayDoWithout(Operation& op, int process);
   // Fails an operation that may not begin, because the engine is halted or the plan is of an earlier epoch.
   void FailRefused(Operation& op);
-  // Whether, by its last heartbeat, a process is alive and in this operation, too.
-  bool WaitsTogether(int process, const Operation& op);
   std::vector<Activity> Activities(Clock::time_point now);
   // A heartbeat with what this process does and has launched.
   ControlFrame Heartbeat(Clock::time_point now);
   void SendHeartbeats(Clock::time_point now);
-  // The processes that have not begun an operation, by their last heartbeats.
-  std::vector<Behind> AllBehind(const Operation& op, Clock::time_point now);
-  // Records a sample of what this process spends, if it is time for one.
-  void SampleResources(Clock::time_point now);
-  std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
 
   EngineOptions options_;
   // Peers ring the network's doorbell when they send a message or free a slot; only workers with operations in flight
@@ -186,28 +166,15 @@ class Engine : private NetworkClient {
   ResourceSampler resources_;
   const std::unique_ptr<OperandSaver> saver_;  // null unless asked for
   EngineCounters counters_;
-  std::atomic<bool> stop_{false}, aborted_{false};
-
-  std::mutex mutex_;          // taken before the network's
-  std::string abort_reason_;  // set before aborted_
-  bool ending_ = false;       // set by Abort, and never cleared
-  std::vector<std::shared_ptr<Operation>> active_;
-  std::atomic<uint64_t> version_{0};
-  std::atomic<int> active_count_{0};
-  std::atomic<int> unfinished_{0};  // operations that have begun, active or not
+  std::atomic<bool> stop_{false};
+  Halting halting_;
   std::atomic<bool> troubled_{false};
-  bool halt_told_ = false;
-  std::mutex sites_mutex_;  // no other mutex is taken under it
-  std::map<uint64_t, Site*> sites_;
-  uint64_t next_site_ = 0;
-  std::vector<std::weak_ptr<Site>> watched_;
-  std::map<std::pair<uint64_t, bool>, std::shared_ptr<std::atomic<uint64_t>>> counters_of_keys_;
-  std::map<uint64_t, Status> detached_failures_;
-  std::vector<std::string> warnings_;
-  std::set<uint64_t> warned_;               // keys of plans
-  std::deque<ResourceSample> own_samples_;  // until they are taken
-  Clock::time_point stalls_checked_at_{};   // the poller's thread only
-  std::map<uint64_t, Stall> stalls_;        // by operation or execution; the poller's thread only
+  ActiveOperations active_;
+  std::atomic<int> unfinished_{0};  // operations that have begun, active or not
+  Sites sites_;
+  Warnings warnings_;
+  const WaitReporter reporter_;
+  StallWatch stalls_;  // the poller's thread only
 
   const size_t processors_ = AllowedCpus();
   std::atomic<bool> crowded_{false};  // the host's processes outnumber them

@@ -1,26 +1,17 @@
-// What this process says of itself with its heartbeats: the operations that it is in, and its latest launches.
+// What this process says of itself with its heartbeats: the operations that it is in, its latest launches, and what it
+// spends. With what the others say of themselves Python finds those that hold a job up (jaxring/_stragglers.py).
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "engine/engine.h"
-#include "engine/heartbeats/behind.h"
-#include "engine/site.h"
 
 namespace jaxring {
 
 std::vector<Activity> Engine::Activities(Clock::time_point now) {
-  std::vector<Activity> activities, not_launched;
-  uint64_t version;
-  for (auto& op : Active(&version)) activities.push_back({op->key(), true, AgeMs(now - op->begun()), op->What()});
-  std::vector<std::weak_ptr<Site>> watched;
-  {
-    std::lock_guard lock(mutex_);
-    watched = watched_;
-  }
-  for (auto& weak : watched) {
-    if (auto site = weak.lock()) site->Describe(now, &not_launched);
-  }
+  std::vector<Activity> activities;
+  for (auto& op : active_.Get()) activities.push_back({op->key(), true, AgeMs(now - op->begun()), op->What()});
+  std::vector<Activity> not_launched = sites_.Waiting(now);
   // Oldest first: the other processes may be waiting for it. One that is not launched has a place, however young it is,
   // because a list without any tells the other processes that there are none (HasBegun).
   auto keep_oldest = [&activities](size_t count) {
@@ -49,22 +40,28 @@ ControlFrame Engine::Heartbeat(Clock::time_point now) {
   return alive;
 }
 
-std::vector<Behind> Engine::AllBehind(const Operation& op, Clock::time_point now) {
-  std::vector<Behind> behind;
-  network_.peers().Look([&](const PeerMonitor::Peers& peers) { behind = FindAllBehind(peers, op, recorder_, now); });
-  return behind;
-}
-
 void Engine::SendHeartbeats(Clock::time_point now) {
+  if (network_.peers().HasPeers()) {
+    const auto sample = resources_.Sample(now, network_.links(), [this] { return network_.paths().Count(); });
+    if (sample) recorder_.Keep(*sample);
+  }
   if (!network_.peers().HeartbeatIsDue(now)) return;
   ControlFrame alive = Heartbeat(now);
   alive.sample = resources_.last();
-  uint64_t version;
-  for (auto& op : Active(&version)) {
+  for (auto& op : active_.Get()) {
     if (now - op->begun() <= kHeartbeatEvery || !alive.behind.empty()) continue;
-    alive.behind = AllBehind(*op, now);
+    alive.behind = reporter_.AllBehind(*op, now);
   }
   network_.peers().SendHeartbeats(std::move(alive), now);
+}
+
+std::vector<Arrivals> Engine::TakeArrivals() {
+  std::vector<Arrivals> found(1);
+  found.front().process = -1;
+  found.front().samples = resources_.Take();
+  std::vector<Arrivals> peers = network_.peers().TakeArrivals();
+  std::move(peers.begin(), peers.end(), std::back_inserter(found));
+  return found;
 }
 
 }  // namespace jaxring

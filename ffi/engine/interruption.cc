@@ -8,15 +8,13 @@
 namespace jaxring {
 
 bool Engine::InFlight(uint64_t plan_key) {
-  uint64_t version;
-  const std::vector<std::shared_ptr<Operation>> active = Active(&version);
+  const ActiveOperations::List active = active_.Get();
   return std::any_of(active.begin(), active.end(), [&](const auto& op) { return op->plan().key == plan_key; });
 }
 
 void Engine::FailPlan(uint64_t plan_key, const Status& status) {
-  uint64_t version;
   bool found = false;
-  for (auto& op : Active(&version)) {
+  for (auto& op : active_.Get()) {
     if (op->plan().key != plan_key) continue;
     op->Fail(status);
     found = true;
@@ -26,21 +24,13 @@ void Engine::FailPlan(uint64_t plan_key, const Status& status) {
 
 bool Engine::Interrupt(const std::string& why, Clock::time_point at) {
   bool found = false;
-  uint64_t version;
-  for (auto& op : Active(&version)) {
+  for (auto& op : active_.Get()) {
     if (op->begun() > at || op->failed()) continue;
     op->Fail(Status::Error(Code::kAborted, op->What() + ": " + why));
     found = true;
   }
   if (found) network_.doorbell().NotifyAll();
-  std::vector<std::shared_ptr<Site>> sites;
-  {
-    std::lock_guard lock(sites_mutex_);
-    for (const auto& entry : sites_) {
-      if (auto site = entry.second->weak_from_this().lock()) sites.push_back(std::move(site));
-    }
-  }
-  for (const auto& site : sites) found |= site->Interrupt(why, at);
+  for (const auto& site : sites_.All()) found |= site->Interrupt(why, at);
   return found;
 }
 

@@ -87,21 +87,8 @@ void Engine::Begin(std::span<Started> ops, bool help) {
 }
 
 void Engine::HandOver(std::span<Started> ops) {
-  size_t lanes = 0;
-  {
-    std::lock_guard lock(mutex_);
-    for (Started& op : ops) {
-      if (op->finished()) continue;
-      op->handed_over = true;
-      lanes += op->lanes().size();
-      active_.push_back(op);
-      // A failure that is recorded later finds the operation in active_.
-      if (const auto known = network_.failures().Find(op->key())) op->Fail(*known);
-      active_count_.fetch_add(1, std::memory_order_release);
-    }
-    if (lanes == 0) return;
-    version_.fetch_add(1, std::memory_order_release);
-  }
+  const size_t lanes = active_.Add(ops, network_.failures());
+  if (lanes == 0) return;
   WakeWorkers(static_cast<int>(std::min(lanes, workers_.size())));
 }
 
@@ -125,7 +112,7 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
     int cpu = -1;
     ~Waiting() {
       if (cpu >= 0) engine->network_.doorbell().ClearWaiter();
-      if (polls) engine->network_.busy_pollers().End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
+      if (polls) engine->network_.busy_pollers().End(engine->active_.count() > 0);
     }
   } waiting{this};
   const int polls_before_yield = crowded ? kCrowdedPollsBeforeYield : kPollsBeforeYield;
@@ -200,10 +187,7 @@ void Engine::ReportNonFinite(Operation& op, const std::string& text) {
     op.Fail(Status::Error(Code::kFailedPrecondition, text));
     return;
   }
-  std::lock_guard lock(mutex_);
-  if (!warned_.insert(op.plan().key).second) return;
-  warnings_.push_back(text);
-  op.non_finite_text = text;
+  if (warnings_.AddOnce(op.plan().key, text)) op.non_finite_text = text;
 }
 
 std::string Engine::ToMessage(const Status& status) const {
@@ -217,20 +201,10 @@ std::string Engine::ToMessage(const Status& status) const {
   }
 }
 
-std::vector<std::string> Engine::TakeWarnings() {
-  std::lock_guard lock(mutex_);
-  return std::exchange(warnings_, {});
-}
-
 void Engine::Finish(const std::shared_ptr<Operation>& op) {
   if (options_.non_finite != EngineOptions::NonFinite::kIgnore && !op->failed())
     ReportNonFinite(*op, NonFiniteResult(*op));
-  if (op->handed_over) {
-    std::lock_guard lock(mutex_);
-    std::erase(active_, op);
-    version_.fetch_add(1, std::memory_order_release);
-    active_count_.fetch_sub(1, std::memory_order_release);
-  }
+  if (op->handed_over) active_.Remove(op);
   if (!op->plan().alone()) {
     uint64_t sent = 0;
     for (auto& lane : op->lanes()) sent += std::exchange(lane->sent_bytes, 0);
@@ -239,21 +213,17 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
   Status status = op->failed() ? op->status() : Status{};
   if (saver_ && (op->failed() || !op->non_finite_text.empty())) {
     std::string trouble = saver_->Save(*op, op->failed() ? status.message : op->non_finite_text);
-    std::lock_guard lock(mutex_);
-    if (!trouble.empty()) warnings_.push_back(std::move(trouble));
+    if (!trouble.empty()) warnings_.Add(std::move(trouble));
   }
   recorder_.End(op->record, op->failed());
   if (op->failed()) {
     counters_.failures++;
     // A process that aborts reports itself once, not each of its operations.
-    if (!op->plan().alone() && !aborted_.load(std::memory_order_acquire)) {
+    if (!op->plan().alone() && !halting_.halted()) {
       network_.SpreadFailure(op->key(), status, op->plan().process);
     }
     network_.unexpected().Discard(op->key());
-    if (op->owned_input) {
-      std::lock_guard lock(mutex_);
-      detached_failures_[op->plan().key] = status;
-    }
+    if (op->owned_input) sites_.KeepFailure(op->plan().key, status);
   }
   unfinished_--;
   const bool here = launching == op.get();

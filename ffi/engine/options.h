@@ -17,7 +17,7 @@ struct EngineOptions {
   // apart.
   int64_t patience_us = 300;
   FaultPlan faults{};  // faults to inject into the connections to other processes, for tests
-  // What to do about NaN or infinity in operands and results: nothing, a warning (`TakeWarnings`), an error.
+  // What to do about NaN or infinity in operands and results: nothing, a warning (`Engine::warnings`), an error.
   enum class NonFinite { kIgnore, kWarn, kFail } non_finite = NonFinite::kIgnore;
   bool checksums = false;  // of every message's payload; the same in all processes
   // The link to a peer's host counts as cut when that host has acknowledged nothing for so long.

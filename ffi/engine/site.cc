@@ -30,7 +30,8 @@ void PlanRequest::Reject(const Status& status) const { site->Reject(group, colle
 Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), spec_(std::move(spec)) {
   // Not only at the next tick: a signal may come before that, and the first call of a program may wait long.
   WatchSignalsAgain();
-  epoch_ = engine_->Register(this);
+  engine_->sites().Add(this);
+  epoch_ = engine_->network().epoch();
   for (size_t i = 0; i < spec_.groups.size(); ++i) {
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
   }
@@ -40,7 +41,7 @@ Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), 
 }
 
 Site::~Site() {
-  engine_->Unregister(this);
+  engine_->sites().Remove(this);
   engine_->counters().sites--;
 }
 
@@ -75,7 +76,7 @@ void Site::Arrive(Arrival arrival) {
     if (buffers.out != buffers.in) buffers.pages = PreparePages(buffers.out, buffers.out_bytes);
   }
   std::unique_lock lock(mutex_);
-  if (std::optional<std::string> why = engine_->Halted()) {
+  if (std::optional<std::string> why = engine_->halting().Reason()) {
     engine_->completions().Post([done = std::move(arrival.participant.done), text = "jaxring: " + *why] {
       done(Status::Error(Code::kAborted, text));
     });
@@ -114,7 +115,7 @@ void Site::Arrive(Arrival arrival) {
   if (!group.ready) Ask(group_index);
   if (!watched_) {
     watched_ = true;
-    engine_->Watch(weak_from_this());
+    engine_->sites().Watch(weak_from_this());
   }
 }
 
@@ -187,7 +188,7 @@ void Site::Identify(int group, size_t collective, uint64_t key, Half half, int p
 void Site::Identified(Group& group, Part& part, const Part::Identity& identity) {
   part.identity = identity;
   if (!group.counter && &part == &group.parts[0]) {
-    group.counter = engine_->CounterOf(identity.key, identity.half == Half::kRecv);
+    group.counter = engine_->sites().CounterOf(identity.key, identity.half == Half::kRecv);
     // Includes executions that failed and are gone, because the other processes have counted them.
     const uint64_t before = group.counter->fetch_add(group.begun, std::memory_order_relaxed);
     for (Instance& instance : group.waiting) instance.sequence += before;

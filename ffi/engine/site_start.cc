@@ -113,7 +113,7 @@ void Site::Start(int group_index, Instance& instance, bool help, Clock::time_poi
   Group& group = groups_[group_index];
   const Plan& first = *group.parts[0].plan;
   if (first.half != Half::kBoth) {
-    if (Status failure = engine_->TakeDetachedFailure(first.key); !failure.ok()) {
+    if (Status failure = engine_->sites().TakeFailure(first.key); !failure.ok()) {
       failure.message = "an earlier buffered send failed: " + failure.message;
       FailAll(instance, failure);
       lock.unlock();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 namespace jaxring {
@@ -31,6 +32,9 @@ struct LaunchTime {
   // Since the operation before it ended: what the process did outside of collectives. -1: not known.
   int64_t idle_ns = -1;
 };
+
+// How many samples of a process are kept until they are taken.
+inline constexpr size_t kMaxSamples = 64;
 
 // Sums since the process began, sampled with its heartbeats; and its slowest connection since the sample before.
 struct ResourceSample {

@@ -16,8 +16,6 @@ namespace jaxring {
 
 // How often a process sends a heartbeat to each one that it is connected with.
 inline constexpr auto kHeartbeatEvery = std::chrono::milliseconds(500);
-// How many samples of a process's resources are kept until they are taken.
-inline constexpr size_t kMaxSamples = 64;
 
 // An operation that this process and another one have launched.
 struct SharedLaunch {

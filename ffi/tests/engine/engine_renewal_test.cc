@@ -93,14 +93,14 @@ void CheckOldMessages(Wire wire) {
     }
   }
   for (const Status& status : waits.ends.Wait()) CHECK(status.code == Code::kAborted);
-  Until([&] { return job.engine(1).Halted().has_value(); }, "the other process is told");
+  Until([&] { return job.engine(1).halting().Reason().has_value(); }, "the other process is told");
   // Until the job is renewed no operation begins, not even among the ranks of one process.
   Call alone(&job, Find("all_reduce ring 1x4 x1"), Sized(700));
   Execution refused(&alone, 0, 1);
   refused.Arrive({0, 1, 2, 3});
   for (const Status& status : refused.ends.Wait()) CHECK(status.code == Code::kAborted);
   job.Renew(1);
-  for (int p : {0, 1}) CHECK(job.engine(p).network().unexpected().bytes() == 0 && !job.engine(p).Halted());
+  for (int p : {0, 1}) CHECK(job.engine(p).network().unexpected().bytes() == 0 && !job.engine(p).halting().Reason());
   for (int run = 0; run < 40; ++run) Execution(&call, run, 500 + run).RunOk();
   Execution(&other, 0, 7).RunOk();
   Execution(&alone, 0, 7).RunOk();
@@ -118,7 +118,7 @@ void CheckEverybodyIsTold(Wire wire) {
     CHECK(status.code == Code::kAborted && Says(status, "process 2 gives up"));
   }
   for (int p = 0; p < 4; ++p) {
-    Until([&] { return job.engine(p).Halted() == "process 2 gives up"; }, "every process is halted");
+    Until([&] { return job.engine(p).halting().Reason() == "process 2 gives up"; }, "every process is halted");
   }
   Execution late(&call, 1, 2);
   late.Arrive({2});
@@ -150,7 +150,7 @@ CASE("a process that has begun the next epoch has not ended") {
   Execution(&call, 0, 1).RunOk();
   for (int p : {0, 1}) job.engine(p).Halt("rebuilding");
   CHECK(job.engine(1).Renew(1, 60));
-  Until([&] { return job.engine(0).DescribePeer(1, "it", 0).find("another epoch") != std::string::npos; },
+  Until([&] { return job.engine(0).reporter().DescribePeer(1, "it", 0).find("another epoch") != std::string::npos; },
         "its goodbye arrives");
   CHECK(job.engine(0).network().peers().Gone().empty());
 }
@@ -234,7 +234,7 @@ void CheckNothingIsLeft(Wire wire) {
     fails.Arrive({0, 1});
     job.engine(1).Halt("rebuilding");
     for (const Status& status : fails.ends.Wait()) CHECK(status.code == Code::kAborted);
-    Until([&] { return job.engine(0).Halted().has_value(); }, "the other process is told");
+    Until([&] { return job.engine(0).halting().Reason().has_value(); }, "the other process is told");
     job.Renew(epoch);
     for (int run = 0; run < 3; ++run) Execution(&call, run, epoch + run).RunOk();
     // Workers drop ended operations at their next poll.

@@ -64,7 +64,7 @@ Outcome Play(EngineOptions::NonFinite what, float value) {
     for (const Status& status : ends.Wait()) outcome.ends.push_back(status);
   }
   for (int p = 0; p < 2; ++p) {
-    for (const std::string& text : job.engine(p).TakeWarnings()) outcome.warnings.push_back(text);
+    for (const std::string& text : job.engine(p).warnings().Take()) outcome.warnings.push_back(text);
   }
   return outcome;
 }

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 
@@ -142,12 +143,19 @@ class Member {
     // end.
     return engine_->network().peers().Crashed(case_.victim) && (case_.what != What::kRaises || VictimIs("ZX"));
   }
-  // In one of these states of proc(5), or gone.
+  // All of its threads are in one of these states of proc(5), or it is gone. A stop reaches them one after another, and
+  // until then its workers could end the operation.
   bool VictimIs(const std::string& states) const {
-    std::ifstream file("/proc/" + std::to_string(job_->pid(case_.victim)) + "/stat");
-    const std::string stat(std::istreambuf_iterator<char>(file), {});
-    const size_t name = stat.rfind(") ");
-    return name == stat.npos || states.find(stat[name + 2]) != states.npos;
+    std::error_code gone;
+    const std::filesystem::directory_iterator tasks("/proc/" + std::to_string(job_->pid(case_.victim)) + "/task", gone);
+    if (gone) return true;
+    for (const auto& task : tasks) {
+      std::ifstream file(task.path() / "stat");
+      const std::string stat(std::istreambuf_iterator<char>(file), {});
+      const size_t name = stat.rfind(") ");
+      if (name != stat.npos && states.find(stat[name + 2]) == states.npos) return false;
+    }
+    return true;
   }
   bool Failed(const Status& status, const std::string& text) const {
     return !status.ok() && status.message.find(text) != std::string::npos;

@@ -98,7 +98,7 @@ void Job::Renew(uint64_t epoch) {
   sockets_.clear();
   controls_.clear();
   Link();
-  for (auto& engine : engines_) engine->Resume();
+  for (auto& engine : engines_) engine->halting().Resume();
 }
 
 Job::~Job() {

@@ -1,11 +1,9 @@
-// Warns of long waits, well before their deadlines: which operation waits, for which peer, and what that peer does.
+#include "engine/heartbeats/stall_watch.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <utility>
-
-#include "engine/engine.h"
-#include "engine/site.h"
 
 namespace jaxring {
 namespace {
@@ -18,7 +16,9 @@ constexpr int kSecond = 6, kFurther = 30;
 
 int DueAfter(int warnings) { return warnings == 0 ? 1 : kSecond + (warnings - 1) * kFurther; }
 
-std::string DescribeStall(const Stall& stall, const std::string& waits, Clock::time_point now) {
+}  // namespace
+
+std::string StallWatch::Describe(const Stall& stall, const std::string& waits, Clock::time_point now) {
   char waited[32], limit[64] = "";
   std::snprintf(waited, sizeof waited, "%.0f s", std::chrono::duration<double>(now - stall.since).count());
   if (stall.op) std::snprintf(limit, sizeof limit, " It fails %g s after it began.", stall.op->plan().timeout_s);
@@ -27,35 +27,23 @@ std::string DescribeStall(const Stall& stall, const std::string& waits, Clock::t
          (stall.warnings == 0 ? " JAXRING_STALL_WARNING says when to warn; 0: never." : "");
 }
 
-}  // namespace
+bool StallWatch::IsDue(Clock::time_point now) const { return warning_s_ > 0 && now - looked_at_ >= kCheckEvery; }
 
-void Engine::WarnOfStalls(Clock::time_point now) {
-  if (options_.stall_warning_s <= 0 || now - stalls_checked_at_ < kCheckEvery) return;
-  stalls_checked_at_ = now;
-  const auto unit =
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.stall_warning_s));
+std::optional<std::string> StallWatch::Look(Clock::time_point now,
+                                            const std::vector<std::shared_ptr<Operation>>& active,
+                                            std::vector<Activity> waiting) {
+  looked_at_ = now;
+  const auto unit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(warning_s_));
   std::map<uint64_t, Stall> seen;
-  uint64_t version;
-  for (auto& op : Active(&version)) {
+  for (const auto& op : active) {
     if (op->failed() || now - op->begun() < std::min<Clock::duration>(unit, kYoung)) continue;
     seen[op->key()] = {op->Progress(), op->begun(), 0, op, ""};
   }
-  if (!seen.empty()) network_.doorbell().NotifyAll();
-  std::vector<std::weak_ptr<Site>> watched;
-  {
-    std::lock_guard lock(mutex_);
-    watched = watched_;
-  }
-  for (auto& weak : watched) {
-    const auto site = weak.lock();
-    std::vector<Activity> activities;
-    if (site) site->Describe(now, &activities);
-    for (Activity& activity : activities) {
-      // Without what planning waits for, which changes meanwhile.
-      const std::string name = activity.what.substr(0, activity.what.find(", which waits for"));
-      const uint64_t id = activity.key != 0 ? activity.key : std::hash<std::string>()(name);
-      seen[id] = {0, now - std::chrono::milliseconds(activity.age_ms), 0, nullptr, std::move(activity.what)};
-    }
+  for (Activity& activity : waiting) {
+    // Without what planning waits for, which changes meanwhile.
+    const std::string name = activity.what.substr(0, activity.what.find(", which waits for"));
+    const uint64_t id = activity.key != 0 ? activity.key : std::hash<std::string>()(name);
+    seen[id] = {0, now - std::chrono::milliseconds(activity.age_ms), 0, nullptr, std::move(activity.what)};
   }
   std::vector<Stall*> due;
   for (auto& [id, stall] : seen) {
@@ -71,22 +59,20 @@ void Engine::WarnOfStalls(Clock::time_point now) {
   for (Stall* stall : due) {
     // If the awaited processes wait in the same operation, they give the first warning: they are nearer to the cause.
     std::map<int, int> waited_for;
-    const std::string waits = stall->op ? DescribeWaiting(*stall->op, &waited_for) : "";
+    const std::string waits = stall->op ? reporter_->DescribeWaiting(*stall->op, &waited_for) : "";
     // All lanes are busy at this moment and cannot be examined. Try again at the next checks, but not for ever.
     const bool all_busy = stall->op && waited_for.empty();
     if (all_busy && now - stall->since < DueAfter(stall->warnings) * unit + 10 * kCheckEvery) continue;
-    const bool peers_warn =
-        !waited_for.empty() && std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
-          return entry.first == stall->op->plan().process || WaitsTogether(entry.first, *stall->op);
-        });
+    const bool peers_warn = !waited_for.empty() && reporter_->AllWaitTogether(waited_for, *stall->op);
     if (peers_warn && now - stall->since < kSecond * unit) continue;
     // Several stalls usually have one cause, so only the oldest is reported.
-    if (text.empty()) text = DescribeStall(*stall, waits, now);
+    if (text.empty()) text = Describe(*stall, waits, now);
     ++stall->warnings;
   }
   for (auto& [id, stall] : seen) stall.op.reset();
   stalls_.swap(seen);
-  if (!text.empty()) python_.AddStall(std::move(text));
+  if (text.empty()) return std::nullopt;
+  return text;
 }
 
 }  // namespace jaxring

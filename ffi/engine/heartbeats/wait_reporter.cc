@@ -1,4 +1,5 @@
-// Operations that are not finished in time: which processes they wait for, and what these do.
+#include "engine/heartbeats/wait_reporter.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -6,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
 #include "engine/heartbeats/behind.h"
 
 namespace jaxring {
@@ -28,9 +28,9 @@ std::string Seconds(Clock::duration time) {
 
 }  // namespace
 
-std::string Engine::DescribePeer(int process, const std::string& name, uint64_t key) {
+std::string WaitReporter::DescribePeer(int process, const std::string& name, uint64_t key) const {
   ConnectedPeer peer;
-  network_.peers().Look([&](const PeerMonitor::Peers& peers) {
+  peers_->Look([&](const PeerMonitor::Peers& peers) {
     if (auto it = peers.find(process); it != peers.end()) peer = it->second;
   });
   if (peer.controls.empty()) {
@@ -55,7 +55,7 @@ std::string Engine::DescribePeer(int process, const std::string& name, uint64_t 
     runs |= activity.running;
     same |= activity.running && activity.key == key;
     // What is still planned has no key yet, and may be what is waited for.
-    unknown |= activity.running && activity.key != 0 && activity.key != key && recorder_.NumberOf(activity.key) == 0;
+    unknown |= activity.running && activity.key != 0 && activity.key != key && recorder_->NumberOf(activity.key) == 0;
   }
   if (!runs) return text + " It computes, waits in Python, or runs another program than this process.";
   if (!same && unknown) {
@@ -66,9 +66,9 @@ std::string Engine::DescribePeer(int process, const std::string& name, uint64_t 
   return text;
 }
 
-bool Engine::WaitsTogether(int process, const Operation& op) {
+bool WaitReporter::WaitsTogether(int process, const Operation& op) const {
   bool together = false;
-  network_.peers().Look([&](const PeerMonitor::Peers& peers) {
+  peers_->Look([&](const PeerMonitor::Peers& peers) {
     const auto it = peers.find(process);
     if (it == peers.end() || it->second.left || Clock::now() - it->second.heard_at > kSilent) return;
     const std::vector<Activity>& doing = it->second.doing;
@@ -80,7 +80,7 @@ bool Engine::WaitsTogether(int process, const Operation& op) {
   return together;
 }
 
-std::string Engine::DescribeWaiting(Operation& op, std::map<int, int>* waited_for) {
+std::string WaitReporter::DescribeWaiting(Operation& op, std::map<int, int>* waited_for) const {
   const std::string waits = op.DescribeWaits(waited_for);
   std::string text = (waits.empty() ? "no lane reports what it waits for" : waits) + ".";
   constexpr size_t kDescribed = 4;
@@ -92,23 +92,32 @@ std::string Engine::DescribeWaiting(Operation& op, std::map<int, int>* waited_fo
   return text;
 }
 
-void Engine::FailLate(Operation& op, Clock::time_point now) {
-  std::map<int, int> waited_for;
-  const std::string waits = DescribeWaiting(op, &waited_for);
-  const bool together = std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
+bool WaitReporter::AllWaitTogether(const std::map<int, int>& waited_for, const Operation& op) const {
+  return std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
     return entry.first == op.plan().process || WaitsTogether(entry.first, op);
   });
-  if (together && !op.plan().alone() && now < op.deadline() + kReportGrace) return;
+}
+
+std::vector<Behind> WaitReporter::AllBehind(const Operation& op, Clock::time_point now) const {
+  std::vector<Behind> behind;
+  peers_->Look([&](const PeerMonitor::Peers& peers) { behind = FindAllBehind(peers, op, *recorder_, now); });
+  return behind;
+}
+
+std::optional<Status> WaitReporter::Late(Operation& op, Clock::time_point now) const {
+  std::map<int, int> waited_for;
+  const std::string waits = DescribeWaiting(op, &waited_for);
+  if (AllWaitTogether(waited_for, op) && !op.plan().alone() && now < op.deadline() + kReportGrace) return std::nullopt;
   const bool slow = std::any_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
-    return entry.first != op.plan().process && !network_.peers().HasLeft(entry.first);
+    return entry.first != op.plan().process && !peers_->HasLeft(entry.first);
   });
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", op.plan().timeout_s);
-  op.Fail(Status::Error(
+  return Status::Error(
       Code::kDeadlineExceeded,
       op.What() + ": not finished " + limit + " s after it began: " + waits +
           DescribeBehind(AllBehind(op, now), op, now) +
-          (slow || waited_for.empty() ? " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow." : "")));
+          (slow || waited_for.empty() ? " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow." : ""));
 }
 
 }  // namespace jaxring

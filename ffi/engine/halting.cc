@@ -1,0 +1,40 @@
+#include "engine/halting.h"
+
+namespace jaxring {
+
+Halting::Halted Halting::Halt(const std::string& reason, bool tell) {
+  std::lock_guard lock(mutex_);
+  const bool news = !halted_.load(std::memory_order_relaxed);
+  if (news) reason_ = reason;
+  halted_.store(true);
+  tell = tell && !told_;
+  told_ |= tell;
+  return {news, tell, reason_};
+}
+
+bool Halting::End(const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  if (ending_) return false;
+  ending_ = true;
+  reason_ = reason;
+  halted_.store(true, std::memory_order_release);
+  return true;
+}
+
+std::optional<std::string> Halting::Reason() {
+  if (!halted_.load()) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+void Halting::BeginEpoch() {
+  std::lock_guard lock(mutex_);
+  told_ = false;
+}
+
+void Halting::Resume() {
+  std::lock_guard lock(mutex_);
+  if (!ending_) halted_.store(false);
+}
+
+}  // namespace jaxring

@@ -1,0 +1,41 @@
+// The operations in flight that workers execute, too.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/operation/operation.h"
+#include "network/failure_log.h"
+
+namespace jaxring {
+
+class ActiveOperations {
+ public:
+  using List = std::vector<std::shared_ptr<Operation>>;
+
+  // Adds those that have not ended; one of which a failure is known fails. Returns the number of their lanes.
+  [[gnu::hot]] size_t Add(std::span<std::shared_ptr<Operation>> ops, const FailureLog& known);
+  void Remove(const std::shared_ptr<Operation>& op);
+  // A copy, and the version of it if that is asked for.
+  List Get(uint64_t* version = nullptr);
+  // Changes with each Add and Remove, and at Touch.
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
+  // Makes those who keep a copy get a new one.
+  void Touch() { version_.fetch_add(1, std::memory_order_release); }
+  int count() const { return count_.load(std::memory_order_seq_cst); }
+  // Fails the operation with this key, if it is among them.
+  void Fail(uint64_t key, const Status& failure);
+
+ private:
+  std::mutex mutex_;  // the log's and those of operations are taken under it
+  List operations_;
+  std::atomic<uint64_t> version_{0};
+  std::atomic<int> count_{0};
+};
+
+}  // namespace jaxring
