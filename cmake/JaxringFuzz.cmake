@@ -10,7 +10,7 @@ add_library(jaxring_fuzzed STATIC EXCLUDE_FROM_ALL
   ffi/transport/core/doorbell.cc ffi/transport/core/faults.cc ffi/transport/core/link.cc ffi/transport/core/links.cc
   ffi/transport/core/ring.cc ffi/transport/core/shared_memory.cc ffi/transport/core/stream.cc ffi/transport/core/wire.cc
   ffi/plan/epilogue.cc ffi/plan/plan.cc ffi/plan/plan_check.cc
-  ffi/network/control_frames.cc
+  ffi/network/peers/control_frames.cc
   ffi/engine/operation/combine.cc ffi/engine/operation/combine_epilogue.cc ffi/engine/operation/grouped.cc ffi/engine/operation/interpreter.cc
   ffi/engine/operation/lane_messages.cc ffi/engine/operation/operation.cc ffi/engine/operation/pages.cc
   ffi/network/unexpected_messages.cc)

@@ -1,6 +1,6 @@
 // Fuzzes frames of the control connection: any bytes, in pieces of any length. A decoded frame must be equal after it
 // is encoded and decoded again.
-#include "network/control_frames.h"
+#include "network/peers/control_frames.h"
 
 #include "input.h"
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "engine/operation/operation.h"
-#include "network/control_frames.h"
+#include "network/peers/control_frames.h"
 #include "plan/plan.h"
 
 namespace jaxring {

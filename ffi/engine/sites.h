@@ -13,7 +13,7 @@
 
 #include "base/status.h"
 #include "engine/operation/operation.h"
-#include "network/control_frames.h"
+#include "network/peers/control_frames.h"
 
 namespace jaxring {
 

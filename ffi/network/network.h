@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "network/failure_log.h"
-#include "network/network_client.h"
 #include "network/paths.h"
-#include "network/peer_monitor.h"
+#include "network/peers/failure_log.h"
+#include "network/peers/network_client.h"
+#include "network/peers/peer_monitor.h"
 #include "network/transports.h"
 #include "network/unexpected_messages.h"
 #include "transport/core/busy_pollers.h"

@@ -9,7 +9,7 @@
 
 #include "engine/operation/operation.h"
 #include "engine/records/recorder.h"
-#include "network/peer.h"
+#include "network/peers/peer.h"
 
 namespace jaxring {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "network/heartbeat_data.h"
+#include "network/peers/heartbeat_data.h"
 #include "transport/core/links.h"
 #include "transport/core/send_totals.h"
 

@@ -9,7 +9,7 @@
 
 #include "engine/operation/operation.h"
 #include "engine/records/recorder.h"
-#include "network/peer_monitor.h"
+#include "network/peers/peer_monitor.h"
 
 namespace jaxring {
 

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "engine/operation/operation.h"
-#include "network/failure_log.h"
+#include "network/peers/failure_log.h"
 
 namespace jaxring {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "network/peer.h"
+#include "network/peers/peer.h"
 
 namespace jaxring {
 

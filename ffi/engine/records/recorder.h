@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "network/heartbeat_data.h"
+#include "network/peers/heartbeat_data.h"
 #include "plan/plan.h"
 
 namespace jaxring {

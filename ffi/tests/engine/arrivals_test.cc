@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/heartbeats/resource_sampler.h"
-#include "network/peer_clock.h"
+#include "network/peers/peer_clock.h"
 #include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/site4.h"

@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "network/control.h"
 #include "network/paths.h"
+#include "network/peers/control.h"
 #include "tests/support/cases.h"
 
 namespace jaxring::test {

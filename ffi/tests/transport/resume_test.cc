@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "network/control.h"
 #include "network/paths.h"
+#include "network/peers/control.h"
 #include "tests/support/cases.h"
 #include "transport/tcp/tcp.h"
 #include "transport/tcp/tcp_totals.h"

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "network/control.h"
-#include "network/heartbeat_data.h"
-#include "network/peer_clock.h"
+#include "network/peers/control.h"
+#include "network/peers/heartbeat_data.h"
+#include "network/peers/peer_clock.h"
 
 namespace jaxring {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <string>
 
-#include "network/control_frames.h"
+#include "network/peers/control_frames.h"
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
 

@@ -1,4 +1,4 @@
-#include "network/control_frames.h"
+#include "network/peers/control_frames.h"
 
 #include <algorithm>
 #include <cstring>

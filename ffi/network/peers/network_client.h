@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "network/heartbeat_data.h"
+#include "network/peers/heartbeat_data.h"
 
 namespace jaxring {
 

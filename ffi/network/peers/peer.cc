@@ -1,4 +1,4 @@
-#include "network/peer.h"
+#include "network/peers/peer.h"
 
 #include <cstdio>
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "network/network_client.h"
-#include "network/peer.h"
+#include "network/peers/network_client.h"
+#include "network/peers/peer.h"
 
 namespace jaxring {
 

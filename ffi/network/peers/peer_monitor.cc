@@ -1,4 +1,4 @@
-#include "network/peer_monitor.h"
+#include "network/peers/peer_monitor.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "network/failure_log.h"
+#include "network/peers/failure_log.h"
 
 #include <algorithm>
 

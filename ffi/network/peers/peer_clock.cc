@@ -1,4 +1,4 @@
-#include "network/peer_clock.h"
+#include "network/peers/peer_clock.h"
 
 namespace jaxring {
 namespace {

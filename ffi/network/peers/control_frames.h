@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "network/heartbeat_data.h"
+#include "network/peers/heartbeat_data.h"
 #include "transport/core/stream.h"
 
 namespace jaxring {

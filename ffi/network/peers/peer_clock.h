@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "network/heartbeat_data.h"
+#include "network/peers/heartbeat_data.h"
 
 namespace jaxring {
 

@@ -1,4 +1,4 @@
-#include "network/control.h"
+#include "network/peers/control.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
