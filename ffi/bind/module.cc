@@ -185,6 +185,9 @@ NB_MODULE(_native, m) {
   m.def("end_program", &EndProgram, nb::arg("specs"),
         "Says that a program with these specs has been compiled: calls that are instantiated later belong to others.");
   m.def("counters", &Counters, "What the engine has counted so far.");
+  m.def(
+      "wait_policy", [] { return Running().waits().Describe(); },
+      "How threads wait at the moment, such as \"poll for 300 us, ..., then sleep\".");
   BindRecords(m);
   m.def(
       "take_warnings",

@@ -31,7 +31,8 @@ Engine::Engine(EngineOptions options)
                  ? nullptr
                  : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)),
       reporter_(&network_.peers(), &recorder_),
-      stalls_(&reporter_, options_.stall_warning_s) {
+      stalls_(&reporter_, options_.stall_warning_s),
+      waits_(std::chrono::microseconds(options_.spin_us), std::chrono::microseconds(options_.patience_us)) {
   network_.Start();
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }
@@ -79,7 +80,7 @@ void Engine::Work() {
       continue;
     }
     if (!ops.empty()) counters_.spills += network_.Spill();
-    if (!ops.empty() && Clock::now() - last_progress < std::chrono::microseconds(options_.spin_us)) {
+    if (!ops.empty() && Clock::now() - last_progress < waits_.current().spin) {
       sched_yield();
       continue;
     }
@@ -98,7 +99,7 @@ void Engine::Work() {
 void Engine::OnTick() {
   auto now = Clock::now();
   if (counters_.in_flight.load(std::memory_order_relaxed) > 0) WatchSignalsAgain();
-  crowded_.store(network_.links().WaiterCpus({}) >= processors_, std::memory_order_relaxed);
+  waits_.Choose(network_.links().WaiterCpus({}));
   bool late = false;
   const std::optional<std::string> halted = halting_.Reason();
   const std::vector<int> settled = network_.Check(now);

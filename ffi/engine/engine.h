@@ -31,6 +31,7 @@
 #include "engine/sites.h"
 #include "engine/threads/completion.h"
 #include "engine/threads/cpu_placement.h"
+#include "engine/threads/wait_policy.h"
 #include "network/network.h"
 
 namespace jaxring {
@@ -59,6 +60,8 @@ class Engine : private NetworkClient {
   // For the log; at most one for each call site.
   Warnings& warnings() { return warnings_; }
   const EngineOptions& options() const { return options_; }
+  // How its threads wait at the moment.
+  const WaitPolicy& waits() const { return waits_.current(); }
 
   // Closed by Abort.
   PythonQueues& python() { return python_; }
@@ -120,9 +123,6 @@ class Engine : private NetworkClient {
   [[gnu::hot]] void Begin(std::span<Started> ops, bool help);
   // Executes operations on the launching thread, and polls for their peers for a short time. True if all ended.
   [[gnu::hot]] bool ExecuteHere(std::span<Started> ops);
-  // The launching thread begins to wait: publishes its CPU, and moves off a CPU on which a thread of another process
-  // waits. Returns the CPU.
-  int PlaceWaiter(const Operation& op, Clock::time_point now);
   // Hands the operations that have not ended to the workers.
   [[gnu::hot]] void HandOver(std::span<Started> ops);
   // Wakes up to `count` workers for operations that have become active.
@@ -176,10 +176,8 @@ class Engine : private NetworkClient {
   const WaitReporter reporter_;
   StallWatch stalls_;  // the poller's thread only
 
-  const size_t processors_ = AllowedCpus();
-  std::atomic<bool> crowded_{false};  // the host's processes outnumber them
-  std::atomic<Clock::time_point> move_considered_at_{
-      Clock::time_point{}};  // when a launching thread last found another waiter on its CPU
+  WaitPolicies waits_;
+  WaiterPlacement placement_;
 
   PythonQueues python_;
   std::vector<std::thread> workers_;  // the last member, like the network's thread: they use everything above

@@ -2,14 +2,12 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "engine/calls/fused_call.h"
 #include "engine/engine.h"
 #include "engine/records/finite.h"
 #include "engine/site.h"
-#include "engine/threads/cpu_placement.h"
 
 namespace jaxring {
 namespace {
@@ -19,22 +17,9 @@ namespace {
 constexpr uint64_t kSmallMemoryBytes = 1 << 20;
 // and between processes, of one rank's bytes:
 constexpr uint64_t kSmallBytes = 64 << 10;
-// Polls before the first sched_yield, which takes 0.3 us and more. Messages of a running peer arrive within these
-// polls, some 5 us, and are seen a little sooner than between two yields. On a crowded host (more processes than CPUs)
-// the peer may need this thread's CPU: 4 processes on 2 CPUs take half the time with 2 polls.
-constexpr int kPollsBeforeYield = 128, kCrowdedPollsBeforeYield = 2;
-// On a crowded host a launching thread polls this many times JAXRING_PATIENCE. Workers would need three wake-ups, each
-// behind peers that yield to each other (0.4 ms were measured). Those peers would then hand over, too, and one delay
-// would last for a thousand operations.
-constexpr int kCrowdedPatienceFactor = 10;
-// On a crowded host a launching thread does not yield for this time at most while every process on its CPU waits for
-// the same operation and has sent its part. A yield to them costs two context switches and gains nothing.
-constexpr auto kKeepCpuFor = std::chrono::microseconds(50);
 // A launching thread polls no longer than this: deadlines and reported failures are only checked for operations that
 // were handed to workers.
 constexpr auto kPollAtMost = std::chrono::seconds(1);
-// The least time between two attempts of launching threads to move off a shared CPU.
-constexpr auto kMoveInterval = std::chrono::milliseconds(5);
 
 // The operation that this thread is launching. Its own participant may be completed on this thread.
 thread_local const Operation* launching = nullptr;
@@ -97,14 +82,14 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
   // The handlers of other ranks of this process may need this thread.
   bool patient = counters_.in_flight.load(std::memory_order_relaxed) <= 1;
   // Polling costs nothing if the caller needs the result next, or if other processes use the CPUs meanwhile.
-  const bool crowded = crowded_.load(std::memory_order_relaxed);
+  const WaitPolicy& policy = waits_.current();
   bool free = true;
   for (Started& op : ops) {
     patient &= op->plan().locals.size() == 1;
     free &= patient && op->participants().front().waits;
     bytes = std::max({bytes, op->plan().in_bytes(), op->plan().out_bytes()});
   }
-  patient &= bytes <= kSmallBytes || free || crowded;
+  patient &= bytes <= kSmallBytes || free || policy.any_size;
   Clock::time_point until{}, longest = Clock::time_point::max(), yielded{};
   struct Waiting {
     Engine* engine;
@@ -115,8 +100,6 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       if (polls) engine->network_.busy_pollers().End(engine->active_.count() > 0);
     }
   } waiting{this};
-  const int polls_before_yield = crowded ? kCrowdedPollsBeforeYield : kPollsBeforeYield;
-  const int64_t patience_us = crowded ? kCrowdedPatienceFactor * options_.patience_us : options_.patience_us;
   for (int idle = 0;;) {
     bool moved = false, finished = true;
     for (Started& op : ops) {
@@ -133,13 +116,16 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       waiting.polls = true;
       network_.busy_pollers().Begin();
     }
-    if (++idle < polls_before_yield) continue;
+    if (++idle < policy.polls) continue;
     const auto now = Clock::now();
     if (until == Clock::time_point{}) {
-      until = std::min(longest, now + std::chrono::microseconds(patient ? patience_us : options_.spin_us));
+      until = std::min(longest, now + (patient ? policy.patience : policy.spin));
       if (patient && waiting.cpu < 0) {
         longest = now + kPollAtMost;
-        waiting.cpu = PlaceWaiter(*ops[0], now);
+        const Plan& plan = ops[0]->plan();
+        const auto place = placement_.Begin(plan.process, ops[0]->key(), network_.doorbell(), network_.links(), now);
+        counters_.moves += place.moved;
+        waiting.cpu = place.cpu;
         yielded = now;
       }
     } else if (now >= until) {
@@ -147,34 +133,13 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
     }
     // With several operations, the peers' rings may be full of messages for operations that come later in this process.
     if (ops.size() > 1) counters_.spills += network_.Spill();
-    if (crowded && now - yielded < kKeepCpuFor && waiting.cpu >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
+    if (now - yielded < policy.keep_cpu && waiting.cpu >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
         !network_.links().AnyMayNeedCpu(waiting.cpu, ops[0]->key())) {
       continue;
     }
     sched_yield();
     yielded = now;
   }
-}
-
-int Engine::PlaceWaiter(const Operation& op, Clock::time_point now) {
-  const int processor = sched_getcpu(), process = op.plan().process;
-  network_.doorbell().SetWaiter(processor, op.key());
-  // A move costs some 50 us, and does not last while other work keeps all CPUs busy.
-  if (now - move_considered_at_.load(std::memory_order_relaxed) < kMoveInterval) return processor;
-  std::array<std::pair<int, int>, 64> waiters;
-  const auto others = std::span(waiters).first(std::min(network_.links().WaiterCpus(waiters), waiters.size()));
-  if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) {
-    return processor;
-  }
-  move_considered_at_.store(now, std::memory_order_relaxed);
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return processor;
-  const int to = ChooseCpu(process, processor, others, allowed);
-  if (to < 0) return processor;
-  counters_.moves++;
-  MoveToCpu(to, allowed);
-  network_.doorbell().SetWaiter(to, op.key());
-  return to;
 }
 
 void Engine::WakeWorkers(int count) {

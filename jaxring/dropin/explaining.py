@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
+import jaxring._native as _native
 from jaxring.dropin import explanation
 from jaxring.dropin.whole_program.hlo import Instruction, Module
 from jaxring.dropin.whole_program.rewrite import OPCODES
@@ -45,7 +46,8 @@ class Engine(enum.Enum):
 def explain(compiled: jax.stages.Compiled | None = None, *, clear: bool = False) -> str:
     """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why.
 
-    Then a line for each call that `jaxring.install` left to JAX's or XLA's own collectives, or replicated, and why.
+    Then a line for each call that `jaxring.install` left to JAX's or XLA's own collectives, or replicated, and why. And
+    one that says how threads wait for messages at the moment, which depends on the processes and CPUs of the host.
 
     With ``compiled`` a line for each collective of that program, in the program's order: whether the program called it
     or XLA inserted it, bytes per rank, groups, the choice among the ranks of the first group, and what it is predicted
@@ -74,7 +76,10 @@ def explain(compiled: jax.stages.Compiled | None = None, *, clear: bool = False)
             print(jaxring.explain())
     """
     if compiled is None:
-        return explanation.of_decisions(*recorded(clear))
+        decisions, notes = recorded(clear)
+        if decisions:
+            notes[f"Threads that wait for messages on CPUs: {_native.wait_policy()}."] = 1
+        return explanation.of_decisions(decisions, notes)
     if clear:
         raise ValueError("jaxring.explain: clear is for what ran so far; leave it out where a program is given.")
     found = listed(compiled)

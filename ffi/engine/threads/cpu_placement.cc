@@ -1,8 +1,16 @@
 #include "engine/threads/cpu_placement.h"
 
+#include <algorithm>
 #include <array>
 
 namespace jaxring {
+namespace {
+
+// The least time between two attempts of launching threads to move off a shared CPU. A move costs some 50 us, and does
+// not last while other work keeps all CPUs busy.
+constexpr auto kMoveInterval = std::chrono::milliseconds(5);
+
+}  // namespace
 
 int ChooseCpu(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed) {
   std::array<int, CPU_SETSIZE> waiting{};
@@ -40,6 +48,27 @@ void MoveToCpu(int processor, const cpu_set_t& allowed) {
   CPU_ZERO(&there);
   CPU_SET(processor, &there);
   if (sched_setaffinity(0, sizeof there, &there) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+WaiterPlacement::Place WaiterPlacement::Begin(int process, uint64_t operation, Doorbell& doorbell, const Links& links,
+                                              Time now) {
+  const int processor = sched_getcpu();
+  const Place stays{processor, false};
+  doorbell.SetWaiter(processor, operation);
+  if (now - considered_at_.load(std::memory_order_relaxed) < kMoveInterval) return stays;
+  std::array<std::pair<int, int>, 64> waiters;
+  const auto others = std::span(waiters).first(std::min(links.WaiterCpus(waiters), waiters.size()));
+  if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) {
+    return stays;
+  }
+  considered_at_.store(now, std::memory_order_relaxed);
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return stays;
+  const int to = ChooseCpu(process, processor, others, allowed);
+  if (to < 0) return stays;
+  MoveToCpu(to, allowed);
+  doorbell.SetWaiter(to, operation);
+  return {to, true};
 }
 
 }  // namespace jaxring

@@ -12,8 +12,14 @@
 
 #include <sched.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <span>
 #include <utility>
+
+#include "transport/core/doorbell.h"
+#include "transport/core/links.h"
 
 namespace jaxring {
 
@@ -27,5 +33,22 @@ size_t AllowedCpus();
 
 // Moves the calling thread to a CPU, and then allows it on all of `allowed` again.
 void MoveToCpu(int processor, const cpu_set_t& allowed);
+
+class WaiterPlacement {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  struct Place {
+    int cpu;
+    bool moved;
+  };
+  // The launching thread of `process` begins to wait in `operation`: publishes its CPU in the process's doorbell, and
+  // moves it off a CPU on which a thread of another process waits.
+  Place Begin(int process, uint64_t operation, Doorbell& doorbell, const Links& links, Time now);
+
+ private:
+  // When a launching thread last found another waiter on its CPU.
+  std::atomic<Time> considered_at_{Time{}};
+};
 
 }  // namespace jaxring

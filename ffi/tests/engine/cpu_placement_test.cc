@@ -1,8 +1,9 @@
-// CPU placement of waiters: which of the threads on one CPU moves, where to, and that it may run on other CPUs later.
+// How waiting threads share CPUs: which of those on one CPU moves, where to, and by which policy they wait.
 #include "engine/threads/cpu_placement.h"
 
 #include <vector>
 
+#include "engine/threads/wait_policy.h"
 #include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "transport/core/doorbell.h"
@@ -69,6 +70,20 @@ CASE("a process that only waits needs no CPU") {
   CHECK(seen->WaiterCpu() == -1 && seen->MayNeedCpu(3, 7) && !seen->MayNeedCpu(2, 7));
   own->SetWaiter(2, 8);
   CHECK(seen->WaiterCpu() == 2 && !seen->MayNeedCpu(2, 8) && !seen->MayNeedCpu(3, 8));
+}
+
+CASE("the policy of a crowded host holds while it is crowded") {
+  WaitPolicies waits(std::chrono::microseconds(20), std::chrono::microseconds(300));
+  const WaitPolicy usual = waits.current();
+  CHECK(usual.patience == std::chrono::microseconds(300) && !usual.any_size && usual.keep_cpu.count() == 0);
+  const size_t cpus = AllowedCpus();
+  waits.Choose(cpus);
+  CHECK(waits.current().patience == std::chrono::microseconds(3000) && waits.current().any_size);
+  CHECK(waits.current().polls < usual.polls && waits.current().keep_cpu.count() > 0);
+  CHECK(waits.current().Describe() ==
+        "poll for 3000 us, with a yield after 2 polls unless all on the CPU wait for the same, then sleep");
+  waits.Choose(cpus - 1);
+  CHECK_EQ(waits.current().polls, usual.polls);
 }
 
 CASE("what is sent first") {

@@ -115,5 +115,5 @@ def test_what_is_planned_while_decisions_are_cleared_is_listed_by_the_next_call(
     monkeypatch.setattr(kept, "_decisions", ["planned before"])
     monkeypatch.setattr(kept, "_notes", {"left to JAX": 2})
     monkeypatch.setattr(kept, "_lock", Lock())
-    assert jaxring.explain(clear=True) == "planned before\nleft to JAX (x2)"
-    assert jaxring.explain() == "planned meanwhile"
+    assert jaxring.explain(clear=True).splitlines()[:2] == ["planned before", "left to JAX (x2)"]
+    assert jaxring.explain().splitlines()[0] == "planned meanwhile"
