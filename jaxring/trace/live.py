@@ -10,8 +10,7 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from jaxring.plan import labels
-from jaxring.plan.collectives import COLLECTIVES
+from jaxring.trace.calls import Call, about
 from jaxring.trace.clocks import aligned
 from jaxring.trace.lateness import stragglers
 
@@ -53,21 +52,12 @@ class Process:
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
-    """One call of the program in a view. ``nbytes``: of a rank's input. ``us``: mean time from launch to end;
-    ``per_second``: executions; ``busbw``: GB/s as nccl-tests counts it, while it runs; ``latest``: the process that
-    came last most often, and in which share of the executions, where the records of several that take part are seen."""
+class LiveCall(Call):
+    """One call of the program in a view. ``us``: mean time from launch to end, at which ``busbw`` is; ``per_second``:
+    executions; ``latest_share``: in which share of the executions ``latest`` came last."""
 
-    what: str
-    nbytes: int
-    ranks: int
-    processes: int
-    way: str
-    executions: int
     per_second: float
     us: float
-    busbw: float
-    latest: str
     latest_share: float
 
 
@@ -79,7 +69,7 @@ class View:
     job: str
     seconds: float
     processes: tuple[Process, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[LiveCall, ...]
     stragglers: tuple[Straggler, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -157,7 +147,7 @@ def _calls(
     scale: dict[str, float],
     together: dict[tuple[int, int], dict[str, int]],
     seconds: float,
-) -> tuple[Call, ...]:
+) -> tuple[LiveCall, ...]:
     # An operation's key is that of one execution; executions of one call share its text.
     by_call: dict[str, dict[str, list[Record]]] = collections.defaultdict(lambda: collections.defaultdict(list))
     last: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -171,22 +161,16 @@ def _calls(
     for what, by_process in by_call.items():
         name, records = max(by_process.items(), key=lambda item: len(item[1]))
         executions = len(records) * scale[name]
-        about = facts(records)
         us = _mean([r.ended - r.launched for each in by_process.values() for r in each]) / 1e3
         latest = last[what].most_common(1)
         found.append(
-            Call(
-                what or "an operation",
-                number(about, "nbytes"),
-                number(about, "ranks"),
-                number(about, "processes"),
-                way(about),
-                round(executions),
-                executions / seconds,
-                us,
-                busbw(about, us),
-                latest[0][0] if latest else "",
-                latest[0][1] / last[what].total() if latest else 0.0,
+            LiveCall(
+                **about(records, us),
+                executions=round(executions),
+                latest=latest[0][0] if latest else "",
+                per_second=executions / seconds,
+                us=us,
+                latest_share=latest[0][1] / last[what].total() if latest else 0.0,
             )
         )
     return tuple(sorted(found, key=lambda call: -call.us * call.per_second))
@@ -200,31 +184,6 @@ def _scale(flight: Flight, known: int) -> float:
     """How many operations were begun since the one numbered ``known``, for each of them that is still recorded."""
     since = [r.number for r in flight.records if r.number > known]
     return (max(since) - known) / len(since) if since else 1.0
-
-
-def facts(records: Iterable[Record]) -> dict[str, Any]:
-    """What the label of a call's records says of it, {} where none has one."""
-    return labels.parse(next((r.label for r in records if r.label), ""))
-
-
-def number(about: dict[str, Any], name: str) -> int:
-    """One of the facts, 0 where it is no number: a record may come from anywhere."""
-    value = about.get(name)
-    return value if type(value) is int else 0
-
-
-def way(about: dict[str, Any]) -> str:
-    """Algorithm and protocol."""
-    return f"{about.get('algorithm', '?')}/{about.get('protocol', '?')}"
-
-
-def busbw(about: dict[str, Any], us: float) -> float:
-    """GB/s as nccl-tests counts it, of an operation that takes so long; 0.0 where that is not known."""
-    nbytes, ranks = number(about, "nbytes"), number(about, "ranks")
-    collective = COLLECTIVES.get(str(about.get("collective")))
-    if collective is None or not us or ranks < 2:
-        return 0.0
-    return collective.total(ranks, nbytes) * collective.bus_factor(ranks) / us / 1e3
 
 
 def _covered(spans: list[tuple[int, int]]) -> int:

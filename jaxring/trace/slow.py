@@ -9,7 +9,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from jaxring.plan import labels
-from jaxring.trace import live
+from jaxring.trace.calls import Call, about
 from jaxring.trace.clocks import aligned
 
 if TYPE_CHECKING:
@@ -19,28 +19,19 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class Site(Call):
     """One call of the program, over the operations that are recorded and have ended well.
 
-    ``executions``: in the process with the most of them; ``nbytes``: of a rank's input; ``median_us``, ``p99_us``: from
-    launch to end, over all processes; ``busbw``: GB/s as nccl-tests counts it, at the median. ``lost_us``: from a
-    process's launch to that of the last one, summed over executions and processes, where the records of several that
-    take part are seen and each waits for all others; ``latest``: the process for which most of it was lost, "" where
-    nothing was, and ``latest_us``: how much of it. ``failed``: operations that failed, which count nowhere else.
+    ``median_us``, ``p99_us``: from launch to end, over all processes; ``busbw`` is at the median. ``lost_us``: from a
+    process's launch to that of the last one, summed over executions and processes, where each waits for all others;
+    ``latest_us``: how much of it was lost for ``latest``, for which most was. ``failed``: operations that failed, which
+    count nowhere else.
     """
 
-    what: str
-    nbytes: int
-    ranks: int
-    processes: int
-    way: str
-    executions: int
     failed: int
     median_us: float
     p99_us: float
-    busbw: float
     lost_us: float
-    latest: str
     latest_us: float
 
 
@@ -60,7 +51,7 @@ def sites(flights: Sequence[Flight]) -> list[Site]:
     for execution, of_it in launches.items():
         latest, waited = _lost(of_it)
         lost[calls[execution]][latest] += waited
-    found = [_site(what, by_process, lost[what]) for what, by_process in by_call.items()]
+    found = [_site(by_process, lost[what]) for what, by_process in by_call.items()]
     return sorted(found, key=lambda site: -site.median_us * site.executions)
 
 
@@ -73,27 +64,21 @@ def _lost(launches: dict[str, tuple[int, int]]) -> tuple[str, int]:
     return latest, sum(wait for wait, exact in waits if wait > exact)
 
 
-def _site(what: str, by_process: dict[str, list[Record]], lost: collections.Counter[str]) -> Site:
+def _site(by_process: dict[str, list[Record]], lost: collections.Counter[str]) -> Site:
     records = [record for of_it in by_process.values() for record in of_it]
     well = [record for record in records if record.state == "done"]
     times = sorted((record.ended - record.launched) / 1e3 for record in well)
-    facts = live.facts(records)
     median = statistics.median(times) if times else 0.0
     latest, most = max(lost.items(), key=lambda item: item[1], default=("", 0))
     return Site(
-        what or "an operation",
-        live.number(facts, "nbytes"),
-        live.number(facts, "ranks"),
-        live.number(facts, "processes"),
-        live.way(facts),
-        max(sum(record.state == "done" for record in of_it) for of_it in by_process.values()),
-        len(records) - len(well),
-        median,
-        times[math.ceil(0.99 * len(times)) - 1] if times else 0.0,
-        live.busbw(facts, median),
-        lost.total() / 1e3,
-        latest if most else "",
-        most / 1e3,
+        **about(records, median),
+        executions=max(sum(record.state == "done" for record in of_it) for of_it in by_process.values()),
+        latest=latest if most else "",
+        failed=len(records) - len(well),
+        median_us=median,
+        p99_us=times[math.ceil(0.99 * len(times)) - 1] if times else 0.0,
+        lost_us=lost.total() / 1e3,
+        latest_us=most / 1e3,
     )
 
 

@@ -7,7 +7,7 @@ import types
 from jaxring._stragglers import Straggler
 from jaxring.cli import doctor_job, tables, top
 from jaxring.cli.doctor_job import Link
-from jaxring.trace.live import Call, Process, View
+from jaxring.trace.live import LiveCall, Process, View
 
 WHERE = "jaxring.all_reduce sum of float32[1000000] over 'data' at /home/someone/a/long/folder/train.py:1234"
 
@@ -17,7 +17,8 @@ def show_top() -> None:
     why = "it computed for 30 ms longer than the others, in which it had no CPU for 1 ms."
     late = Straggler("process 1", WHERE, "compute", why, 30e3, 0.0, 20, 20, 12.0)
     of_it = Process("process 1", 4194304, 100, 50.0, 0.99, 1234567.0, 1234567.0, 1.0, WHERE, 123.4, 4, 1)
-    call = Call(WHERE, 4_000_000, 8, 8, "hier_halving_doubling/simple", 100, 50.0, 1234567.0, 12.34, "process 1", 1.0)
+    way = "hier_halving_doubling/simple"
+    call = LiveCall(WHERE, 4_000_000, 8, 8, way, 100, 12.34, "process 1", 50.0, 1234567.0, 1.0)
     view = View("some-host.example.com:54321", 2.0, (of_it,) * 3, (call,) * 2, (late,))
     for made in top._tables(view):
         tables.console().print(made)
