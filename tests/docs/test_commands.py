@@ -1,7 +1,8 @@
 """The commands on the pages: those that are shown with their output print that, and the options of all others exist.
 
 A ``console`` block has commands after ``$ `` and what they print, in which ``...`` stands for any text, and in a line
-of its own for any lines. They run in a folder with the page's files: its ``python`` blocks with a ``title="NAME"``.
+of its own for any lines. They run in a folder with the page's files: its blocks with a ``title="NAME"``. Commands
+without their output are in ``sh`` blocks: test_shell_blocks.py.
 """
 
 from __future__ import annotations
@@ -30,14 +31,32 @@ TOOL = re.compile(r"(?:^|[|;&] *|srun (?:-\S+ )*|\w+=\S* )(jaxring [a-z]+(?![a-z
 
 
 def files(page: Path) -> dict[str, str]:
-    found = [
-        (TITLE.search(info), code) for language, info, code in FENCE.findall(page.read_text()) if language == "python"
-    ]
+    found = [(TITLE.search(info), code) for _, info, code in FENCE.findall(page.read_text())]
     return {title[1]: code for title, code in found if title}
 
 
 def consoles(page: Path) -> list[str]:
     return [code for language, _, code in FENCE.findall(page.read_text()) if language == "console"]
+
+
+def in_folder_of(page: Path, folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command where the page's files, the examples and a folder for results are."""
+    if not (folder / "out").exists():
+        (folder / "examples").symlink_to(ROOT / "examples")
+        (folder / "out").mkdir()
+        for name, code in files(page).items():
+            (folder / name).write_text(code)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAXRING_")}
+    own = {"JAX_PLATFORMS": "cpu", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=inherited | own,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def printed(block: str) -> list[tuple[str, str]]:
@@ -61,26 +80,14 @@ WITH_OUTPUT = [page for page in PAGES if consoles(page)]
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("page", WITH_OUTPUT, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    for name, code in files(page).items():
-        (tmp_path / name).write_text(code)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAXRING_")}
-    own = {"JAX_PLATFORMS": "cpu", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
     for command, expected in [each for block in consoles(page) for each in printed(block)]:
-        ended = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=inherited | own,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        ended = in_folder_of(page, tmp_path, command)
         assert re.fullmatch(expected, ended.stdout), f"{command}\n{ended.stdout}\n{ended.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_of_a_page_are_run_by_its_commands(page: Path) -> None:
-    commands = " ".join(consoles(page))
+    commands = " ".join(code for language, _, code in FENCE.findall(page.read_text()) if language in ("console", "sh"))
     assert [name for name in files(page) if name not in commands] == []
 
 
@@ -88,13 +95,9 @@ def tools(page: Path) -> list[str]:
     """The commands `jaxring ...` in the page's blocks of anything but Python."""
     found = []
     for language, _, code in FENCE.findall(page.read_text()):
-        if language in ("", "sh", "console", "bash"):
+        if language in ("sh", "console"):
             for line in code.replace("\\\n", " ").splitlines():
-                shell = (
-                    language in ("sh", "bash")
-                    or line.startswith("$ ")
-                    or (not language and line.startswith("jaxring "))
-                )
+                shell = language == "sh" or line.startswith("$ ")
                 found += TOOL.findall(line.removeprefix("$ ").strip()) if shell else []
     return found
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# readme.sh: README's commands as its reader pastes them, in this checkout: the lines of its blocks that are no Python, in
-# their order, then its first example, with the package that these have installed, and the benchmark.
+# readme.sh: README's commands as its reader pastes them, in this checkout: the lines of its shell blocks, in their
+# order, then its first example, with the package that these have installed, and the benchmark.
 #
 # For a machine with nothing but a Python, a C++ compiler, make and git. It installs the package into that Python.
 set -euo pipefail
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 fail() { echo "FAILED: $*" >&2; exit 1; }
 run() { printf '\n\033[1m$ %s\033[0m\n' "$1"; bash -c "$1"; }
 
-mapfile -t commands < <(awk '/^```/ { language = substr($0, 4); inside = !inside; next } inside && !language && NF' README.md)
+mapfile -t commands < <(awk '/^```/ { language = substr($0, 4); inside = !inside; next } inside && language == "sh" && NF' README.md)
 [ "${#commands[@]}" -ge 3 ] || fail "README.md shows ${#commands[@]} commands: make demo, make test and pip install are missing"
 for command in "${commands[@]}"; do run "$command"; done
 
