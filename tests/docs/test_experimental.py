@@ -20,7 +20,10 @@ MARK = experimental.EXPERIMENTAL["cuda"]
 # A run's SUMMARY.md says what that run found.
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name != "SUMMARY.md")]
 # What users import, and what documents it. The rest of the package is for readers of the code.
-MODULES = [*sorted((ROOT / "jaxring").glob("[!_]*.py")), ROOT / "jaxring/runtime/__init__.py"]
+MODULES = [
+    *sorted((ROOT / "jaxring").glob("[!_]*.py")),
+    *(ROOT / "jaxring" / name for name in ("_moves.py", "_reductions.py", "runtime/__init__.py")),
+]
 HEADING = re.compile(r"^#+ .*(?:GPU|CUDA|NVLS|H200).*$", re.MULTILINE)
 ON_GPUS = re.compile(r"\b(?:on|among) GPUs\b|\bCUDA engine\b", re.IGNORECASE)
 # The same said in other words, which would stay when a GPU has run it.
