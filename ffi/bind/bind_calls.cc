@@ -89,7 +89,7 @@ void BufferCall::Run(const void* in, uint64_t in_bytes, void* out, uint64_t out_
     ended.Wait();
     in_flight.fetch_sub(1, std::memory_order_relaxed);
   }
-  if (!ended.status.ok()) throw std::runtime_error(Running().ToMessage(ended.status));
+  if (!ended.status.ok()) throw std::runtime_error(Running().options().ToMessage(ended.status));
 }
 
 void ExecuteOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, const nanobind::list& results,

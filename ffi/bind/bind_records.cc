@@ -17,7 +17,7 @@ namespace {
 // Nothing where the engine does not run.
 std::vector<Arrivals> TakeArrivals() {
   Engine* engine = RunningEngine();
-  return engine == nullptr ? std::vector<Arrivals>{} : engine->TakeArrivals();
+  return engine == nullptr ? std::vector<Arrivals>{} : engine->network().peers().TakeArrivals();
 }
 
 std::optional<OperationRecord> RecordAt(uint64_t number) {

@@ -126,7 +126,7 @@ void BindSignals(nanobind::module_& m) {
   m.def(
       "say_leaving",
       [](const std::string& why) {
-        if (RunningEngine() != nullptr) RunningEngine()->SayLeaving(why);
+        if (RunningEngine() != nullptr) RunningEngine()->network().peers().SayLeaving(why);
       },
       nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),
       "Tells the other processes that this one ends, and why. Does not end anything here.");

@@ -171,7 +171,7 @@ NB_MODULE(_native, m) {
       nb::arg("words"),
       "Sets what planning waits for, for the errors of calls that get no plan in time; empty: nothing.");
   m.def(
-      "troubled", [] { return Running().Troubled(); },
+      "troubled", [] { return Running().network().failures().Troubled(); },
       "Whether an operation has failed that other processes take part in.");
   m.def("halted", [] { return Running().halting().Reason(); }, "Why the engine is halted, or None.");
   m.def("gone", [] { return Running().network().peers().Gone(); }, "The processes that are known to have ended.");

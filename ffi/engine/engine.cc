@@ -79,7 +79,7 @@ void Engine::Work() {
       last_progress = Clock::now();
       continue;
     }
-    if (!ops.empty()) counters_.spills += network_.Spill();
+    if (!ops.empty()) counters_.spills += network_.unexpected().TakeOver(network_.links());
     if (!ops.empty() && Clock::now() - last_progress < waits_.current().spin) {
       sched_yield();
       continue;
@@ -141,11 +141,8 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   // frame that this process ends.
   network_.peers().TellAll(Heartbeat(Clock::now()), -1);
   if (!idle || !goodbye) {
-    ControlFrame leaving;
-    leaving.kind = ControlFrame::Kind::kLeaving;
-    leaving.ending = idle ? Ending::kReportedErrorIdle : Ending::kReportedError;
-    leaving.text = std::string(idle ? "it is ending" : "it is ending with operations in flight") + how;
-    network_.peers().TellAll(leaving, -1);
+    network_.peers().SayLeaving(std::string(idle ? "it is ending" : "it is ending with operations in flight") + how,
+                                idle ? Ending::kReportedErrorIdle : Ending::kReportedError);
   }
   network_.Kick();
   auto until = Clock::now() + std::chrono::duration<double>(timeout_s);

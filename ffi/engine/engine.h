@@ -67,7 +67,6 @@ class Engine : private NetworkClient {
   PythonQueues& python() { return python_; }
   // As PythonQueues::NextRequest. The thread that calls this also samples how long threads wait for CPUs.
   bool NextRequest(double timeout_s, PlanRequest* request);
-  bool stopping() const { return stop_.load(std::memory_order_acquire); }
   // Whether an operation of the plan with this key is in flight.
   bool InFlight(uint64_t plan_key);
   // Fails the operations in flight of the plan with this key, here and in the other processes.
@@ -75,9 +74,6 @@ class Engine : private NetworkClient {
   // Fails the operations that were in flight at time `at`, here and in the processes that take part. The error is the
   // operation's name and `why`. Later calls are not affected. False if there was no such operation.
   bool Interrupt(const std::string& why, Clock::time_point at);
-  // Tells the other processes that this one is about to end by a signal. Operations in flight are left as they are, so
-  // that no thread continues from them into work that it cannot finish.
-  void SayLeaving(const std::string& why);
   // Records in a plan's latch that `process` has confirmed that its program is the same.
   void Confirm(ProgramLatch& latch, int process);
 
@@ -90,20 +86,10 @@ class Engine : private NetworkClient {
   // Fails all operations in flight and all later ones until Resume. With `tell` the linked processes, but for `except`,
   // are told and halt, too. False if this process was halted before; then the first reason stays.
   bool Halt(const std::string& reason, bool tell = true, int except = -1);
-  // Whether an operation that other processes take part in has failed in this epoch.
-  bool Troubled() const { return troubled_.load(std::memory_order_acquire); }
-  void RecordTrouble() { troubled_.store(true, std::memory_order_release); }
   // Begins a new epoch of the job; the engine must be halted. Drops links, plans, counts and failures, so that nothing
   // of an earlier epoch reaches a later one. False if an operation has not ended within `timeout_s`; the caller may try
   // again.
   bool Renew(uint64_t epoch, double timeout_s);
-
-  // What the heartbeats of the connected processes have said since the last call; the first one is this process itself,
-  // with its samples only. What is not taken for long is dropped.
-  std::vector<Arrivals> TakeArrivals();
-
-  // The error message that the caller of an operation gets.
-  std::string ToMessage(const Status& status) const;
 
   EngineCounters& counters() { return counters_; }
 
@@ -111,7 +97,6 @@ class Engine : private NetworkClient {
   // Deadlines, crashes, heartbeats and warnings.
   void OnTick() override;
   void OnFailure(uint64_t key, const Status& failure) override { active_.Fail(key, failure); }
-  void OnTrouble() override { RecordTrouble(); }
   void OnHalted(int process, const std::string& reason) override { Halt(reason, true, process); }
   void OnMessage(int process, const std::string& text) override { python_.AddControlMessage({process, text}); }
   void OnClock(int process, const ClockOffset& clock) override { recorder_.Keep(process, clock); }
@@ -168,9 +153,7 @@ class Engine : private NetworkClient {
   EngineCounters counters_;
   std::atomic<bool> stop_{false};
   Halting halting_;
-  std::atomic<bool> troubled_{false};
   ActiveOperations active_;
-  std::atomic<int> unfinished_{0};  // operations that have begun, active or not
   Sites sites_;
   Warnings warnings_;
   const WaitReporter reporter_;

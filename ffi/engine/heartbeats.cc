@@ -43,7 +43,10 @@ ControlFrame Engine::Heartbeat(Clock::time_point now) {
 void Engine::SendHeartbeats(Clock::time_point now) {
   if (network_.peers().HasPeers()) {
     const auto sample = resources_.Sample(now, network_.links(), [this] { return network_.paths().Count(); });
-    if (sample) recorder_.Keep(*sample);
+    if (sample) {
+      recorder_.Keep(*sample);
+      network_.peers().KeepOwn(*sample);
+    }
   }
   if (!network_.peers().HeartbeatIsDue(now)) return;
   ControlFrame alive = Heartbeat(now);
@@ -53,15 +56,6 @@ void Engine::SendHeartbeats(Clock::time_point now) {
     alive.behind = reporter_.AllBehind(*op, now);
   }
   network_.peers().SendHeartbeats(std::move(alive), now);
-}
-
-std::vector<Arrivals> Engine::TakeArrivals() {
-  std::vector<Arrivals> found(1);
-  found.front().process = -1;
-  found.front().samples = resources_.Take();
-  std::vector<Arrivals> peers = network_.peers().TakeArrivals();
-  std::move(peers.begin(), peers.end(), std::back_inserter(found));
-  return found;
 }
 
 }  // namespace jaxring

@@ -34,13 +34,6 @@ bool Engine::Interrupt(const std::string& why, Clock::time_point at) {
   return found;
 }
 
-void Engine::SayLeaving(const std::string& why) {
-  ControlFrame leaving;
-  leaving.kind = ControlFrame::Kind::kLeaving;
-  leaving.text = why;
-  network_.peers().TellAll(leaving, -1);
-}
-
 bool Site::Interrupt(const std::string& why, Clock::time_point at) {
   std::lock_guard lock(mutex_);
   bool found = false;

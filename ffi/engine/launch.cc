@@ -46,7 +46,7 @@ void Engine::Launch(std::span<Started> ops, bool help) {
 
 void Engine::Begin(std::span<Started> ops, bool help) {
   counters_.operations += ops.size();
-  unfinished_ += static_cast<int>(ops.size());
+  active_.Begin(ops.size());
   for (Started& op : ops) FailRefused(*op);
   for (Started& op : ops) {
     if (op->lanes().empty()) Finish(op);
@@ -132,7 +132,7 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       return false;
     }
     // With several operations, the peers' rings may be full of messages for operations that come later in this process.
-    if (ops.size() > 1) counters_.spills += network_.Spill();
+    if (ops.size() > 1) counters_.spills += network_.unexpected().TakeOver(network_.links());
     if (now - yielded < policy.keep_cpu && waiting.cpu >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
         !network_.links().AnyMayNeedCpu(waiting.cpu, ops[0]->key())) {
       continue;
@@ -153,17 +153,6 @@ void Engine::ReportNonFinite(Operation& op, const std::string& text) {
     return;
   }
   if (warnings_.AddOnce(op.plan().key, text)) op.non_finite_text = text;
-}
-
-std::string Engine::ToMessage(const Status& status) const {
-  switch (status.code) {
-    case Code::kDeadlineExceeded:
-    case Code::kUnavailable:
-    case Code::kDataLoss:
-      return options_.record_hint.empty() ? status.message : status.message + " " + options_.record_hint;
-    default:
-      return status.message;
-  }
 }
 
 void Engine::Finish(const std::shared_ptr<Operation>& op) {
@@ -190,7 +179,7 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     network_.unexpected().Discard(op->key());
     if (op->owned_input) sites_.KeepFailure(op->plan().key, status);
   }
-  unfinished_--;
+  active_.End();
   const bool here = launching == op.get();
   std::vector<CompletionPool::Work> elsewhere;
   Completion own;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/status.h"
 #include "transport/core/faults.h"
 
 namespace jaxring {
@@ -29,6 +30,13 @@ struct EngineOptions {
   std::string record_hint{};    // appended to errors that involve other processes: how to read the flight records
   std::string operand_files{};  // path prefix of the files that hold the operands of failed operations
   uint64_t operand_bytes = 0;   // limit of all these files together; 0: save nothing
+
+  // The error message that the caller of an operation gets.
+  std::string ToMessage(const Status& status) const {
+    const bool of_others =
+        status.code == Code::kDeadlineExceeded || status.code == Code::kUnavailable || status.code == Code::kDataLoss;
+    return of_others && !record_hint.empty() ? status.message + " " + record_hint : status.message;
+  }
 };
 
 }  // namespace jaxring

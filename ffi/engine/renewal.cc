@@ -16,7 +16,7 @@ bool Engine::Halt(const std::string& reason, bool tell, int except) {
 }
 
 void Engine::FailRefused(Operation& op) {
-  // The caller has counted the operation in unfinished_. So either Renew waits for it, or it fails here.
+  // The caller has counted the operation (ActiveOperations::Begin). So either Renew waits for it, or it fails here.
   if (std::optional<std::string> why = halting_.Reason()) {
     op.Fail(Status::Error(Code::kAborted, op.What() + ": " + *why));
   } else if (op.plan().epoch != network_.epoch()) {
@@ -27,7 +27,7 @@ void Engine::FailRefused(Operation& op) {
 bool Engine::Renew(uint64_t epoch, double timeout_s) {
   const auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
   network_.Kick();
-  while (unfinished_.load() != 0) {
+  while (active_.unfinished() != 0) {
     if (Clock::now() >= until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -39,7 +39,6 @@ bool Engine::Renew(uint64_t epoch, double timeout_s) {
   python_.ClearControlMessages();
   sites_.Forget();
   halting_.BeginEpoch();
-  troubled_ = false;
   active_.Touch();  // makes workers drop their references to ended operations
   network_.doorbell().NotifyAll();
   return true;

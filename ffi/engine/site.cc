@@ -202,7 +202,7 @@ void Site::Identified(Group& group, Part& part, const Part::Identity& identity) 
 void Site::Reject(int group_index, size_t collective, const Status& status, uint64_t epoch) {
   std::lock_guard lock(mutex_);
   if (epoch != epoch_) return;
-  if (status.code == Code::kUnavailable) engine_->RecordTrouble();  // a peer cannot be reached
+  if (status.code == Code::kUnavailable) engine_->network().failures().NoteTrouble();  // a peer cannot be reached
   Group& group = groups_[group_index];
   group.parts[collective].asked = false;
   for (Instance& instance : group.waiting) {

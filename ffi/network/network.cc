@@ -1,12 +1,10 @@
 #include "network/network.h"
 
 #include <chrono>
-#include <new>
 
 namespace jaxring {
 namespace {
 
-constexpr size_t kUnexpectedBytes = size_t{1} << 30;
 // After this time since a process's goodbye, none of its messages can still arrive: links that were being set up are in
 // service by then, and devices have delivered.
 constexpr auto kLastMessages = std::chrono::seconds(2);
@@ -52,14 +50,14 @@ void Network::OnFrame(int process, const ControlFrame& frame) {
       client_->OnMessage(process, frame.text);
       break;
     case ControlFrame::Kind::kHalted:
-      client_->OnTrouble();
+      failures_.NoteTrouble();
       client_->OnHalted(process, frame.text);
       break;
   }
 }
 
 void Network::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
-  client_->OnTrouble();
+  failures_.NoteTrouble();
   if (!peers_.RecordCrash(process, reason, ending, witness).second) return;
   // Forwarded, since not every process is connected with the one that crashed.
   ControlFrame gone;
@@ -72,7 +70,6 @@ void Network::RecordCrash(int process, const std::string& reason, Ending ending,
 }
 
 bool Network::RecordFailure(uint64_t key, const Status& failure) {
-  client_->OnTrouble();
   // First here: an operation that begins meanwhile finds it, or is found by the client.
   if (!failures_.Record(key, failure)) return false;
   client_->OnFailure(key, failure);
@@ -82,26 +79,6 @@ bool Network::RecordFailure(uint64_t key, const Status& failure) {
 void Network::SpreadFailure(uint64_t key, Status failure, int first) {
   if (first >= 0) failure.message += " (Process " + std::to_string(first) + " was the first to see it.)";
   if (RecordFailure(key, failure)) peers_.TellAll(FailureFrame(key, failure), -1);
-}
-
-uint64_t Network::Spill() {
-  uint64_t moved = 0;
-  // Over the budget, messages stay in the ring and hold their sender back. An operation that then cannot proceed fails
-  // at its deadline.
-  if (unexpected_.bytes() > kUnexpectedBytes) return moved;
-  for (auto& link : links_.AllRecv()) {
-    for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
-      try {
-        link->ring(protocol).SpillIfFull([&](const MessageId& id, const char* data, Message message) {
-          unexpected_.Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
-          ++moved;
-        });
-      } catch (const std::bad_alloc&) {
-        return moved;  // out of memory: as over the budget
-      }
-    }
-  }
-  return moved;
 }
 
 std::vector<int> Network::Check(Time now) {

@@ -71,8 +71,6 @@ class Network {
   // failure is known already. `first`: this process, which has seen it before all others; -1: one has reported it of
   // another operation of the same call.
   void SpreadFailure(uint64_t key, Status failure, int first);
-  // Moves the messages of full rings to the unexpected-message queue. Returns how many.
-  uint64_t Spill();
   // Has the client's OnTick called soon, and the handlers of the poller look at their connections.
   void Kick() { poller_->Kick(); }
   // What is to be done at each tick: looks for ports and paths that have failed, and closes the links with processes

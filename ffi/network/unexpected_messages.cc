@@ -1,6 +1,14 @@
 #include "network/unexpected_messages.h"
 
+#include <new>
+#include <utility>
+
 namespace jaxring {
+namespace {
+
+constexpr size_t kMaxBytes = size_t{1} << 30;
+
+}  // namespace
 
 void UnexpectedMessages::Put(const MessageId& id, Entry message) {
   std::lock_guard lock(mutex_);
@@ -21,6 +29,26 @@ bool UnexpectedMessages::Take(const MessageId& id, Entry* message) {
   bytes_ -= message->data.size();
   --count_;
   return true;
+}
+
+uint64_t UnexpectedMessages::TakeOver(const Links& links) {
+  uint64_t taken = 0;
+  // Over the budget, messages stay in the ring and hold their sender back. An operation that then cannot proceed fails
+  // at its deadline.
+  if (bytes() > kMaxBytes) return taken;
+  for (auto& link : links.AllRecv()) {
+    for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
+      try {
+        link->ring(protocol).SpillIfFull([&](const MessageId& id, const char* data, Message message) {
+          Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
+          ++taken;
+        });
+      } catch (const std::bad_alloc&) {
+        return taken;  // out of memory: as over the budget
+      }
+    }
+  }
+  return taken;
 }
 
 void UnexpectedMessages::Discard(uint64_t op) {

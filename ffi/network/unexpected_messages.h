@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "transport/core/links.h"
 #include "transport/core/ring.h"
 
 namespace jaxring {
@@ -23,6 +24,8 @@ class UnexpectedMessages {
   };
   void Put(const MessageId& id, Entry message);
   bool Take(const MessageId& id, Entry* message);
+  // Takes over the messages of the rings that are full, so that others can pass. Returns how many.
+  uint64_t TakeOver(const Links& links);
   // Drops the messages of an operation that failed, and those that arrive later.
   void Discard(uint64_t op);
   // Drops everything, including the set of failed operations.

@@ -96,7 +96,8 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
 ffi::ErrorCode ToXla(Code code) { return static_cast<ffi::ErrorCode>(static_cast<int>(code)); }
 
 ffi::Error ToXla(const Status& status) {
-  return status.ok() ? ffi::Error::Success() : ffi::Error(ToXla(status.code), RunningEngine()->ToMessage(status));
+  return status.ok() ? ffi::Error::Success()
+                     : ffi::Error(ToXla(status.code), RunningEngine()->options().ToMessage(status));
 }
 
 // The end of a call, before its handler returns or later. A future, for which XLA and its header allocate and lock, is

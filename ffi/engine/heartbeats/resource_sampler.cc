@@ -65,17 +65,7 @@ std::optional<ResourceSample> ResourceSampler::Sample(Time now, const Links& lin
   last_.delayed_ns = delayed_ns_.load(std::memory_order_relaxed);
   if (paths) std::tie(last_.resumable, last_.detours) = paths();
   AddSlowestLink(links);
-  std::lock_guard lock(mutex_);
-  kept_.push_back(last_);
-  if (kept_.size() > kMaxSamples) kept_.pop_front();
   return last_;
-}
-
-std::vector<ResourceSample> ResourceSampler::Take() {
-  std::lock_guard lock(mutex_);
-  std::vector<ResourceSample> taken(kept_.begin(), kept_.end());
-  kept_.clear();
-  return taken;
 }
 
 void ResourceSampler::AddSlowestLink(const Links& links) {

@@ -4,13 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "network/peers/heartbeat_data.h"
 #include "transport/core/links.h"
@@ -31,10 +28,7 @@ class ResourceSampler {
   // `paths` returns what Paths::Count says, whose locks are those of writers: it is called for a sample only.
   std::optional<ResourceSample> Sample(Time now, const Links& links,
                                        const std::function<std::pair<int, int>()>& paths = nullptr);
-  // Of the thread that samples.
   const ResourceSample& last() const { return last_; }
-  // The samples since the last call. What is not taken for long is dropped.
-  std::vector<ResourceSample> Take();
 
  private:
   void AddSlowestLink(const Links& links);
@@ -45,8 +39,6 @@ class ResourceSampler {
   Time sampled_at_{};
   std::map<std::pair<int, int>, SendTotals> sent_;  // by peer and channel at `sampled_at_`
   ResourceSample last_;
-  std::mutex mutex_;
-  std::deque<ResourceSample> kept_;
 };
 
 }  // namespace jaxring

@@ -1,7 +1,8 @@
-// The operations in flight that workers execute, too.
+// The operations in flight, and of these the ones that workers execute, too.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,11 @@ namespace jaxring {
 class ActiveOperations {
  public:
   using List = std::vector<std::shared_ptr<Operation>>;
+
+  // Counts operations that begin, whoever executes them, and that end.
+  void Begin(size_t operations) { unfinished_ += static_cast<int>(operations); }
+  void End() { unfinished_--; }
+  int unfinished() const { return unfinished_.load(); }
 
   // Adds those that have not ended; one of which a failure is known fails. Returns the number of their lanes.
   [[gnu::hot]] size_t Add(std::span<std::shared_ptr<Operation>> ops, const FailureLog& known);
@@ -35,7 +41,7 @@ class ActiveOperations {
   std::mutex mutex_;  // the log's and those of operations are taken under it
   List operations_;
   std::atomic<uint64_t> version_{0};
-  std::atomic<int> count_{0};
+  std::atomic<int> count_{0}, unfinished_{0};
 };
 
 }  // namespace jaxring

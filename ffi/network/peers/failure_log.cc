@@ -10,6 +10,7 @@ constexpr size_t kKept = 1024;
 }  // namespace
 
 bool FailureLog::Record(uint64_t key, const Status& failure) {
+  NoteTrouble();
   std::lock_guard lock(mutex_);
   if (!failures_.emplace(key, failure).second) return false;
   order_.push_back(key);
@@ -39,6 +40,7 @@ void FailureLog::Clear() {
   std::lock_guard lock(mutex_);
   failures_.clear();
   order_.clear();
+  troubled_ = false;
 }
 
 }  // namespace jaxring

@@ -1,6 +1,7 @@
 // The latest failures of operations, as other processes reported them or this one did, by the operation's key.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,12 +22,17 @@ class FailureLog {
   std::optional<Status> Find(uint64_t key) const;
   // The last `count` of them, the oldest first.
   std::vector<std::pair<uint64_t, Status>> Last(size_t count) const;
+  // Something that processes take part in together has failed, of which no operation need be known. Whether there was
+  // any of it, or a failure, since the last Clear.
+  void NoteTrouble() { troubled_.store(true, std::memory_order_release); }
+  bool Troubled() const { return troubled_.load(std::memory_order_acquire); }
   void Clear();
 
  private:
   mutable std::mutex mutex_;  // no other mutex is taken under it
   std::map<uint64_t, Status> failures_;
   std::deque<uint64_t> order_;
+  std::atomic<bool> troubled_{false};
 };
 
 }  // namespace jaxring

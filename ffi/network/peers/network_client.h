@@ -18,8 +18,6 @@ class NetworkClient {
   virtual void OnTick() = 0;
   // The operation with this key has failed, here or in another process: the first that is heard of it.
   virtual void OnFailure(uint64_t key, const Status& failure) = 0;
-  // Something that processes take part in together has failed.
-  virtual void OnTrouble() = 0;
   // Another process has halted, for this reason.
   virtual void OnHalted(int process, const std::string& reason) = 0;
   // A control message for Python.

@@ -117,6 +117,14 @@ void PeerMonitor::SendMessage(int process, const std::string& text) {
   }
 }
 
+void PeerMonitor::SayLeaving(const std::string& why, Ending ending) {
+  ControlFrame leaving;
+  leaving.kind = ControlFrame::Kind::kLeaving;
+  leaving.ending = ending;
+  leaving.text = why;
+  TellAll(leaving, -1);
+}
+
 bool PeerMonitor::IsDue(const ConnectedPeer& peer, Time now) {
   if (peer.controls.empty() || peer.left) return false;
   return now - peer.heartbeat_sent_at >=
@@ -208,9 +216,18 @@ void PeerMonitor::Look(const std::function<void(const Peers& peers)>& look) {
   look(peers_);
 }
 
-std::vector<Arrivals> PeerMonitor::TakeArrivals() {
-  std::vector<Arrivals> found;
+void PeerMonitor::KeepOwn(const ResourceSample& sample) {
   std::lock_guard lock(mutex_);
+  own_samples_.push_back(sample);
+  if (own_samples_.size() > kMaxSamples) own_samples_.pop_front();
+}
+
+std::vector<Arrivals> PeerMonitor::TakeArrivals() {
+  std::vector<Arrivals> found(1);
+  found.front().process = -1;
+  std::lock_guard lock(mutex_);
+  found.front().samples.assign(own_samples_.begin(), own_samples_.end());
+  own_samples_.clear();
   const int64_t now = Nanoseconds(std::chrono::steady_clock::now());
   for (auto& [process, peer] : peers_) {
     found.push_back({process,

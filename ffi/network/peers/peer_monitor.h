@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -44,6 +45,8 @@ class PeerMonitor {
   // Sends a control message from Python to the Python of another process. Messages arrive in order, and are queued
   // until the two processes are connected. At most ControlFrame::kMaxText bytes. Lost if the process has ended.
   void SendMessage(int process, const std::string& text);
+  // Tells the other processes that this one is about to end, by a signal or with operations that it abandons.
+  void SayLeaving(const std::string& why, Ending ending = Ending::kNoGoodbye);
   // Whether a process is to be sent a heartbeat.
   bool HeartbeatIsDue(Time now);
   // Sends `alive`, with the times that each receiver compares clocks by, to those for which it is due.
@@ -67,7 +70,10 @@ class PeerMonitor {
   bool HasPeers();
   // Calls `look` with all peers, under the monitor's lock.
   void Look(const std::function<void(const Peers& peers)>& look);
-  // What the heartbeats of each have said since the last call.
+  // A sample of what this process itself spends.
+  void KeepOwn(const ResourceSample& sample);
+  // What the heartbeats of each have said since the last call; the first one is this process itself, with its samples
+  // only. What is not taken for long is dropped.
   std::vector<Arrivals> TakeArrivals();
   // Forgets all processes and their connections, as a new epoch begins.
   void Clear();
@@ -83,6 +89,7 @@ class PeerMonitor {
   std::mutex mutex_;
   Peers peers_;
   std::map<int, Crash> crashes_;
+  std::deque<ResourceSample> own_samples_;
   std::string farewell_;  // this process's last frame, encoded; sent also to processes that connect later
 };
 

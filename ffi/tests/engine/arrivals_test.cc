@@ -28,7 +28,7 @@ constexpr int64_t kSecond = 1'000'000'000;
 Arrivals HeardByZero(Job* job, size_t launches) {
   Arrivals all{1, {}, {}, {}};
   while (all.clock.error_ns < 0 || all.shared_launches.size() < launches || all.samples.size() < 2) {
-    const std::vector<Arrivals> found = job->engine(0).TakeArrivals();
+    const std::vector<Arrivals> found = job->engine(0).network().peers().TakeArrivals();
     CHECK(found.front().process == -1 && found.front().shared_launches.empty());
     CHECK(found.size() <= 2);
     if (found.size() == 2) {
