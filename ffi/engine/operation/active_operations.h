@@ -19,7 +19,7 @@ class ActiveOperations {
  public:
   using List = std::vector<std::shared_ptr<Operation>>;
 
-  // Counts operations that begin, whoever executes them, and that end.
+  // Counts operations that begin, on whichever thread, and that end.
   void Begin(size_t operations) { unfinished_ += static_cast<int>(operations); }
   void End() { unfinished_--; }
   int unfinished() const { return unfinished_.load(); }
