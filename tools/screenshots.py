@@ -1,10 +1,10 @@
-"""Pictures of what the command `jaxring` shows in a terminal, for the pages of docs/: one SVG for each of SHOWN.
+"""Pictures of what a terminal shows, for the pages of docs/: one SVG for each of SHOWN.
 
     python tools/screenshots.py            writes docs/screenshots/*.svg
     python tools/screenshots.py top        writes only those that are named
 
 A command runs as it is shown. `top` looks at a job of two processes, of which process 1 is late, as in
-docs/howto/slow.md; the job runs as long as the command does.
+docs/howto/slow.md; the job runs as long as the command does. `quickstart.py` is the first file of its page.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ FOLDER = ROOT / "docs" / "screenshots"
 ROWS, COLUMNS = 50, 100
 SHOWN = {
     "explain": "jaxring explain all_reduce -n 4x2 --hosts 2 -b 1M",
+    "quickstart": "python quickstart.py",
     "simulate": "jaxring simulate --cluster hgx-h100 --nodes 16 --collective all_reduce --bytes 64M",
     "top": "jaxring top --once",
 }
@@ -56,6 +57,7 @@ while True:
     time.sleep(0.03 * (jax.process_index() == 1))
     x = jax.block_until_ready(mean(x))
 """
+_QUICKSTART = re.compile(r'^```python title="quickstart.py"\n(.*?)^```', re.MULTILINE | re.DOTALL)
 # How long the job gets to compile and to be late often enough, and to end; in seconds.
 _BEGIN, _END = 15.0, 30.0
 _LIMIT = 120.0  # seconds that a command may take
@@ -70,8 +72,8 @@ def environment(home: str) -> dict[str, str]:
 
 
 def screenshot(command: str, environ: dict[str, str]) -> str:
-    """What a command shows in a terminal of COLUMNS columns, as an SVG. RuntimeError where it fails, or is ended since
-    it takes longer than two minutes."""
+    """What a command shows in a terminal of COLUMNS columns, as an SVG; it runs in the folder HOME of ``environ``.
+    RuntimeError where it fails, or is ended since it takes longer than two minutes."""
     terminal, end = os.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", ROWS, COLUMNS, 0, 0))
     with os.fdopen(terminal, "rb", buffering=0) as reads:
@@ -84,6 +86,7 @@ def screenshot(command: str, environ: dict[str, str]) -> str:
                 stdout=end,
                 stderr=end,
                 start_new_session=True,
+                cwd=environ["HOME"],
             )
         finally:
             os.close(end)
@@ -146,6 +149,8 @@ def main(names: list[str]) -> int:
         return 2
     with tempfile.TemporaryDirectory() as home:
         environ = environment(home)
+        program = _QUICKSTART.findall((ROOT / "docs/start/quickstart.md").read_text(encoding="utf-8"))[0]
+        pathlib.Path(home, "quickstart.py").write_text(program, encoding="utf-8")
         FOLDER.mkdir(exist_ok=True)
         for name in names or SHOWN:
             with job(environ) if name == "top" else contextlib.nullcontext():

@@ -121,7 +121,7 @@ def _table(kinds: Sequence[Sequence[Decision]], notes: Sequence[str]) -> Table:
         planned = time.strftime("%H:%M:%S", time.localtime(first.planned_at))
         rows.append(
             (
-                f"{called(first.collective, first.op, first.epilogue)} {first.dtype} {shown(first.nbytes)}",
+                f"{called(first.collective, first.op, first.epilogue)}\n{first.dtype} {shown(first.nbytes)}",
                 first.site,
                 f"{first.algorithm}/{first.protocol} by {'+'.join(first.transports)}",
                 planned if len(of_it) == 1 else f"{planned} (x{len(of_it)})",
