@@ -156,7 +156,7 @@ bool Proxy::Take(LaneState& lane, const MessageId& id, Use use) {
       return true;
     }
   }
-  // A worker of the engine moves what fills a ring to the unexpected-message queue.
+  // Run moves what fills a ring there.
   UnexpectedMessages::Entry unexpected;
   if (!network_.unexpected().Take(id, &unexpected)) return false;
   check(unexpected.data.data(), {static_cast<uint32_t>(unexpected.data.size()), unexpected.check, unexpected.checksum});
@@ -221,6 +221,8 @@ void Proxy::Run() {
     } else if (++idle < 100) {
       std::this_thread::yield();
     } else {
+      // A ring may be full of messages for lanes that this process has not added yet.
+      network_.unexpected().TakeOver(network_.links());
       network_.doorbell().Wait(seen, std::min(idle - 99, 20) * 10);
     }
   }
