@@ -303,8 +303,8 @@ def _slow_links(
         executions = max(1, round(link.seconds * _NS / period))
         lost = (link.ns - link.nbytes / rate * _NS) / executions
         why = (
-            f"its connection to process {link.peer} carries {link.rate / 1e6:.3g} MB/s while it sends, those of others "
-            f"{rate / 1e6:.3g} MB/s."
+            f"its connection to process {link.peer} carries {_megabytes(link.rate)} MB/s while it sends, those of "
+            f"others {_megabytes(rate)} MB/s."
         )
         yield Straggler(
             name,
@@ -317,6 +317,11 @@ def _slow_links(
             executions,
             _slow_for(samples[name], link.peer, rate / _SLOWER),
         )
+
+
+def _megabytes(rate: float) -> str:
+    """Bytes a second in MB/s, for readers: without an exponent."""
+    return f"{rate / 1e6:.3g}" if rate < 1e8 else f"{rate / 1e6:,.0f}"
 
 
 def _lower_median(values: Sequence[_Number]) -> _Number:

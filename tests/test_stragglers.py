@@ -103,7 +103,7 @@ def test_a_slow_connection_is_named():
     link = {"process 0": fast, "process 1": fast, "process 2": slow, "process 3": fast}
     (found,) = find(executions(20), samples(link=link))
     assert (found.process, found.cause) == ("process 2", "network")
-    assert "its connection to process 3 carries 12.5 MB/s while it sends, those of others 1e+03 MB/s" in found.why
+    assert "its connection to process 3 carries 12.5 MB/s while it sends, those of others 1,000 MB/s" in found.why
     assert str(found).startswith("process 2 holds the others up in all_reduce, by 79 ms in each execution")
     assert found.seconds == pytest.approx(3.0)
     # One that waits for acknowledgements by the same way.

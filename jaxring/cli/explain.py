@@ -31,6 +31,7 @@ from jaxring.cli import modules, terminal
 from jaxring.errors import JaxringError
 from jaxring.plan import cost, diagram, protocols, tuner, user
 from jaxring.plan.algorithms import ALGORITHMS, build
+from jaxring.plan.choice import figures
 from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import ScheduleError, Spec
@@ -242,17 +243,17 @@ def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: 
     for line in (
         _what(arguments, placement),
         f"takes {choice.algorithm} by {choice.protocol}, {choice.channels} channel(s): {choice.reason}.",
-        f"times in us, by profile {prices.kind}; the speed of light is {choice.light:.4g}:",
+        f"times in us, by profile {prices.kind}; the speed of light is {figures(choice.light)}:",
     ):
         print(terminal.wrapped(line))
     width = max(len("candidate"), *(len(name) for name, _ in choice.candidates))
     print(f"  {'candidate':<{width}}  {'predicted':>10}  {'measured':>10}  {'light':>6}  limited by")
     for name, us in choice.candidates:
         detail = choice.details[name]
-        measured = "-" if detail.measured is None else f"{detail.measured:.4g}"
+        measured = "-" if detail.measured is None else figures(detail.measured)
         share = f"{choice.light / us:.0%}"
         limit = detail.predicted.limit
-        print(f"  {name:<{width}}  {detail.predicted.us:>10.4g}  {measured:>10}  {share:>6}  {limit}")
+        print(f"  {name:<{width}}  {figures(detail.predicted.us):>10}  {measured:>10}  {share:>6}  {limit}")
     if arguments.hosts > 1 and ALGORITHMS[choice.algorithm].ordered:
         print(terminal.wrapped(f"rings visit hosts in {_order()}"))
     _show(arguments, schedule)

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import jaxring._native as _native
+from jaxring.plan.choice import figures
 from jaxring.runtime.explain import called
 from jaxring.settings.sizes import shown
 from jaxring.trace import flight
@@ -126,7 +127,7 @@ def _table(kinds: Sequence[Sequence[Decision]], notes: Sequence[str]) -> Table:
                 f"{first.algorithm}/{first.protocol} by {'+'.join(first.transports)}",
                 planned if len(of_it) == 1 else f"{planned} (x{len(of_it)})",
                 str(len(times)) if times else "-",
-                f"{statistics.median(times):.4g}" if times else "-",
+                figures(statistics.median(times)) if times else "-",
                 f"{first.ranks} ranks in {first.processes} process(es) over {first.axes}, {first.channels} channel(s): "
                 + first.why(),
             )

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from jaxring.plan.cost import Price
 
 
+def figures(us: float) -> str:
+    """A time for readers: four digits or all before the point, and no exponent."""
+    return f"{us:.4g}" if us < 1000 else f"{us:,.0f}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Detail:
     """Of a candidate: the prediction, and the time measured on this kind of machine, in us, where there is one."""
@@ -46,9 +51,9 @@ class Choice:
         detail = self.details.get(name)
         if detail is None:
             return ""
-        measured = "" if detail.measured is None else f", measured {detail.measured:.4g} us"
+        measured = "" if detail.measured is None else f", measured {figures(detail.measured)} us"
         share = f", {self.light / us:.0%} of the speed of light" if us else ""
-        return f"predicted {detail.predicted.us:.4g} us, limited by {detail.predicted.limit}{measured}{share}"
+        return f"predicted {figures(detail.predicted.us)} us, limited by {detail.predicted.limit}{measured}{share}"
 
     @property
     def reason(self) -> str:

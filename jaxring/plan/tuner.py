@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
-from jaxring.plan.choice import Choice, Detail, asked_for
+from jaxring.plan.choice import Choice, Detail, asked_for, figures
 from jaxring.plan.collectives import COLLECTIVES, PhaseKind
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.profile_file import COMMODITY
@@ -221,9 +221,10 @@ def _why(topology: cost.Topology, name: str, kind: str, price: float, count: int
     if kind == "memory":
         why = "all ranks share memory" if topology.nranks > 1 else "there is one rank"
     elif count == 1:
-        why = f"{name} by {kind} is the only candidate, at {price:g} us"
+        why = f"{name} by {kind} is the only candidate, at {figures(price)} us"
     else:
-        why = f"{name} by {kind} is the {'fastest' if measured else 'cheapest'} of {count} candidates, at {price:g} us"
+        most = "fastest" if measured else "cheapest"
+        why = f"{name} by {kind} is the {most} of {count} candidates, at {figures(price)} us"
     if measured and count > 1:
         why += " as measured on this kind of machine"
     if topology.crowded:

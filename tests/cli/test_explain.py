@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from jaxring.cli import main
+from jaxring.plan.choice import figures
 from jaxring.runtime.explain import Decision
 
 
@@ -126,7 +127,7 @@ def test_json_says_what_the_tables_say(capsys):
     assert f"takes {said['algorithm']} by {said['protocol']}, {said['channels']} channel(s): {said['reason']}." in shown
     for candidate in said["candidates"]:
         assert f"  {candidate['name']} " in shown
-        assert f" {candidate['predicted_us']:.4g} " in shown
+        assert f" {figures(candidate['predicted_us'])} " in shown
         assert candidate["us"] > 0
 
 

@@ -61,7 +61,7 @@ def test_a_terminal_shows_a_table_with_times(ran, terminal):
         planned, runs, median = row.split()[-3:]
         assert re.fullmatch(r"\d\d:\d\d:\d\d", planned)
         assert int(runs) == RUNS
-        assert float(median) > 0
+        assert float(median.replace(",", "")) > 0
         assert max(map(len, shown.splitlines())) <= 80
         assert f" 1: 4 ranks in 1 process(es) over '<b>', 1 channel(s): {plan.why()}" in " " + " ".join(shown.split())
     assert ran.splitlines()[0] == str(plan)

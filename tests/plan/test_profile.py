@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from jaxring.plan import cost
+from jaxring.plan.choice import figures
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.profile import Link, Measured
 from jaxring.plan.profile_file import COMMODITY, parse
@@ -110,6 +111,10 @@ def test_a_machine_with_enough_processors_chooses_other_algorithms():
 SIZES = [4, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20]
 
 
+def test_times_have_no_exponent():
+    assert [figures(us) for us in (2.0012, 999.96, 67176.9, 4.2e9)] == ["2.001", "1000", "67,177", "4,200,000,000"]
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize(
     ("places", "hosts"),
@@ -123,7 +128,7 @@ def test_nothing_is_predicted_to_be_faster_than_light(collective, places, hosts)
             price = choice.details[name].predicted
             assert price.us == us
             assert getattr(price, price.limit) == max(dataclasses.astuple(price))
-        assert f"predicted {choice.candidates[0][1]:.4g} us, limited by " in choice.outlook
+        assert f"predicted {figures(choice.candidates[0][1])} us, limited by " in choice.outlook
         assert choice.outlook.endswith(f" {choice.light / choice.candidates[0][1]:.0%} of the speed of light")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, serving
-from jaxring.plan.choice import Choice, asked_for
+from jaxring.plan.choice import Choice, asked_for, figures
 from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.plan.gpu import copy_engine, experimental, nvls
 from jaxring.plan.gpu.lanes import Path, lanes_for, path
@@ -144,7 +144,7 @@ def choose(
         )
     found.sort()
     price, _, name, kind, lanes = found[0]
-    reason = f"{name} by {kind} is the cheapest of {len(found)} candidates, estimated {price:g} us"
+    reason = f"{name} by {kind} is the cheapest of {len(found)} candidates, estimated {figures(price)} us"
     if name == nvls.NAME and nvls_widening > 1:
         reason += f"; its elements go through the switch {nvls_widening} times as wide"
     if not no_nvls and rounds and nvls.NAME in also and algorithm is None:
