@@ -16,11 +16,12 @@ import jax.numpy as jnp
 from jaxring.collectives import all_to_all
 from jaxring.p2p import ragged_options
 from jaxring.plan import dtypes
-from jaxring.tracing import checks
+from jaxring.tracing import checks, oracle
 from jaxring.tracing.axes import named, resolve
 from jaxring.tracing.casting import cast_alike
 from jaxring.tracing.p2p_primitives import ragged_p
 from jaxring.tracing.row_moves import permute_rows
+from jaxring.tracing.unchecked import Unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -264,6 +265,7 @@ def _exchange(rows: Any, length: int, there: tuple[Any, ...], axes: Axes, option
     zeros = jnp.zeros((length, *rows.shape[1:]), rows.dtype)
     operands = [rows, zeros, input_offsets, send_sizes, recv_offsets, recv_sizes, recv_sizes]
     operands = cast_alike(operands, axes, options)
+    oracle.leave_out(Unchecked.RAGGED, "ragged_all_to_all", options.site)
     return ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
 
 

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 
 from jaxring.collectives import all_to_all
 from jaxring.plan.algorithms import serving
-from jaxring.tracing import checks
+from jaxring.tracing import checks, oracle
 from jaxring.tracing.axes import call_site, resolve, shown
 from jaxring.tracing.casting import cast_alike, cast_varying
 from jaxring.tracing.p2p_primitives import ragged_p, recv_p, send_p
+from jaxring.tracing.unchecked import Unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +84,7 @@ def send(
     options = checks.options("send", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=tag)
     leaf = checks.array("send", x)
     checks.movable("send", leaf)
+    oracle.leave_out(Unchecked.MESSAGE, "send", options.site)
     operands = [cast_varying(v, axes, options) for v in (leaf, new_token() if token is None else token)]
     sent: jax.Array = send_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
     return sent
@@ -136,6 +138,7 @@ def recv(
     if not (hasattr(like, "shape") and hasattr(like, "dtype")):
         raise TypeError(f"jaxring.recv: like must be an array or a jax.ShapeDtypeStruct, not {shown(like)}.")
     checks.movable("recv", like)
+    oracle.leave_out(Unchecked.MESSAGE, "recv", options.site)
     token = cast_varying(new_token() if token is None else token, axes, options)
     varying = tuple(name for name, _ in axes.mesh if name in jax.sharding.get_abstract_mesh().manual_axes)
     what = {"shape": tuple(like.shape), "dtype": jnp.dtype(like.dtype), "varying": varying}
@@ -212,6 +215,7 @@ def ragged_all_to_all(
     )
     operands = [operand, output, vectors[0], vectors[1], lands, vectors[3], comes]
     operands = cast_alike(operands, axes, options)
+    oracle.leave_out(Unchecked.RAGGED, "ragged_all_to_all", options.site)
     result: jax.Array = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
     return result
 

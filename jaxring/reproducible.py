@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import jax
 
 # For the rules of jax.vmap and jax.grad that it registers.
-from jaxring.tracing import checks, exact_sum_rules, replicated  # noqa: F401
+from jaxring.tracing import checks, exact_sum_rules, oracle, replicated  # noqa: F401
 from jaxring.tracing.axes import call_site, resolve
 from jaxring.tracing.exact_sum import DTYPES, MOST_RANKS, exact_sum
+from jaxring.tracing.unchecked import Unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +83,7 @@ def reproducible_sum(
                 f"jaxring.reproducible_sum: {leaf.dtype} is not served, only {', '.join(DTYPES)}. Sums of integers by "
                 "jaxring.all_reduce are reproducible as they are; complex numbers have a real and an imaginary part."
             )
+        oracle.leave_out(Unchecked.REPRODUCIBLE, "reproducible_sum", options.site)
         return exact_sum(leaf, _dimensions(axis, leaf.ndim), axes, options)
 
     result: Tree = jax.tree.map(one, x)

@@ -1,7 +1,7 @@
-"""What the code knows of collectives and commands, written into the pages of docs/reference/ between two comments.
+"""What the code knows of collectives and commands, written into pages of docs/ between two comments.
 
 Of a collective: who gets what, its types, and what each algorithm costs, counted in its schedules. Of the command line:
-the options. `make format` runs it, and a test holds the pages to it.
+the options. Of JAXRING_CHECKSUM=oracle: what it does not check. `make format` runs it; a test holds the pages to it.
 
 usage: python tools/reference_pages.py
 """
@@ -29,12 +29,14 @@ from jaxring.plan import dtypes  # noqa: E402
 from jaxring.plan.algorithms import ALGORITHMS, build, serving  # noqa: E402
 from jaxring.plan.collectives import COLLECTIVES, Arguments, Collective, Folded, Moved, Root  # noqa: E402
 from jaxring.plan.schedule import Buffer, Kind, Schedule, ScheduleError, Spec, Step  # noqa: E402
+from jaxring.tracing.unchecked import Unchecked  # noqa: E402
 from jaxring.tracing.wire_dtypes import SENT_AS  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGES = ROOT / "docs" / "reference"
+INTEGRITY = ROOT / "docs" / "concepts" / "integrity.md"
 BEGIN, END = "<!-- written by tools/reference_pages.py -->", "<!-- end -->"
 REGION = re.compile(rf"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
 # (processes, devices of each)
@@ -50,12 +52,18 @@ def main() -> None:
 
 def pages() -> Iterator[tuple[Path, str]]:
     """The pages with what is written into them."""
-    for name, text in {**{name: collective(name) for name in COLLECTIVES}, "cli": commands()}.items():
-        path = PAGES / f"{name}.md"
+    written = {PAGES / f"{name}.md": collective(name) for name in COLLECTIVES}
+    for path, text in {**written, PAGES / "cli.md": commands(), INTEGRITY: unchecked()}.items():
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         if not REGION.search(before):
             raise SystemExit(f"{path} needs a place for what is written here: a line {BEGIN} and a line {END}")
         yield path, REGION.sub(lambda _, text=text: f"\n{text}\n", before)
+
+
+def unchecked() -> str:
+    """A table of what JAXRING_CHECKSUM=oracle does not check."""
+    rows = [["not checked", "because"], *([what.calls, what.why] for what in Unchecked)]
+    return markdown(rows)
 
 
 def collective(name: str) -> str:

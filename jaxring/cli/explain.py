@@ -10,7 +10,7 @@ the speed of light: a bound below the time of any algorithm. Where rings go betw
 visit these: the one that `jaxring tune --ranks` has measured, or that of ranks.
 
 A barrier is the all_reduce of one uint32, ragged_all_to_all has blocks of equal size here, and send and recv are the
-two halves of one message.
+two halves of one message. Of calls that JAXRING_CHECKSUM=oracle never checks, it says so, and why.
 
     jaxring explain all_reduce -n 4x1 --import chain --algorithm chain --schedule     an algorithm of your own
     jaxring explain all_reduce -n 8x1 --algorithm tree --svg tree.svg                 a drawing of its steps
@@ -39,6 +39,7 @@ from jaxring.plan.show import show
 from jaxring.plan.verify import verify
 from jaxring.settings.sizes import shown
 from jaxring.topology import calibration, order
+from jaxring.tracing import unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,13 +102,20 @@ def _order() -> str:
     return f"the order of {found.file}, where a job's hosts are all in it: {', '.join(found.hosts)}"
 
 
-def _as_json(choice: Choice) -> dict[str, Any]:
+def _unchecked(call: str) -> str:
+    """Why JAXRING_CHECKSUM=oracle does not check this call, "" where it does."""
+    why = unchecked.of_call(call)
+    return "" if why is None else f"{unchecked.sentence(why, call)}."
+
+
+def _as_json(arguments: argparse.Namespace, choice: Choice) -> dict[str, Any]:
     """Times are in us; a candidate's is measured where it was, else predicted."""
     return {
         "algorithm": choice.algorithm,
         "protocol": choice.protocol,
         "channels": choice.channels,
         "reason": choice.reason,
+        "unchecked": _unchecked(arguments.call),
         "light_us": choice.light,
         "candidates": [
             {
@@ -171,13 +179,19 @@ def _own(arguments: argparse.Namespace, placement: tuple[int, ...]) -> int:
         schedule = user.build_user(Spec(arguments.collective, len(placement), name, placement=placement))
     reason = f"algorithm {name!r} of your own"
     if arguments.json:
-        print(json.dumps({"algorithm": name, "reason": reason, "candidates": []}))
+        print(
+            json.dumps({"algorithm": name, "reason": reason, "candidates": [], "unchecked": _unchecked(arguments.call)})
+        )
         _draw(arguments, schedule)
         return 0
-    for line in (_what(arguments, placement), f"takes {name}: {reason}, which has no price."):
-        print(terminal.wrapped(line))
+    _say(_what(arguments, placement), f"takes {name}: {reason}, which has no price.", _unchecked(arguments.call))
     _show(arguments, schedule)
     return 0
+
+
+def _say(*sentences: str) -> None:
+    for sentence in filter(None, sentences):
+        print(terminal.wrapped(sentence))
 
 
 def _what(arguments: argparse.Namespace, placement: tuple[int, ...]) -> str:
@@ -237,15 +251,15 @@ def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: 
         )
     )
     if arguments.json:
-        print(json.dumps(_as_json(choice)))
+        print(json.dumps(_as_json(arguments, choice)))
         _draw(arguments, schedule)
         return 0
-    for line in (
+    _say(
         _what(arguments, placement),
         f"takes {choice.algorithm} by {choice.protocol}, {choice.channels} channel(s): {choice.reason}.",
+        _unchecked(arguments.call),
         f"times in us, by profile {prices.kind}; the speed of light is {figures(choice.light)}:",
-    ):
-        print(terminal.wrapped(line))
+    )
     width = max(len("candidate"), *(len(name) for name, _ in choice.candidates))
     print(f"  {'candidate':<{width}}  {'predicted':>10}  {'measured':>10}  {'light':>6}  limited by")
     for name, us in choice.candidates:

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 
 from jaxring.compress.formats import find
 from jaxring.compress.primitives import Compression, apply, apply_with_error, key_of
-from jaxring.tracing import calls, checks, primitives
+from jaxring.tracing import calls, checks, oracle, primitives
 from jaxring.tracing.axes import shown
 from jaxring.tracing.casting import cast_varying
+from jaxring.tracing.unchecked import Unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ class Compressor:
 
     def bind(self, x: Any, options: Options) -> Any:
         """The collective of one leaf, of whole blocks as the primitives take them, in the leaf's dtype."""
-        compression = self._next(x)
+        compression = self._next(x, options)
         if not self._shorter(x):
             return primitives.apply(self._what, cast_varying(x, self._axes, options), self._axes, options)
         y = apply(self._what, x.astype(jnp.float32), self._key, self._axes, options, compression)
@@ -45,14 +46,15 @@ class Compressor:
 
     def bind_with_error(self, x: Any, options: Options) -> tuple[Any, Any]:
         """An all-reduce of a float32 leaf, and what this rank should add to its next value."""
-        compression = self._next(x)
+        compression = self._next(x, options)
         if not self._shorter(x):
             y = primitives.apply(self._what, cast_varying(x, self._axes, options), self._axes, options)
             return y, jnp.zeros_like(x)
         return apply_with_error(x, self._key, self._axes, options, compression)
 
-    def _next(self, x: Any) -> Compression:
+    def _next(self, x: Any, options: Options) -> Compression:
         compressible(self._what, x)
+        oracle.leave_out(Unchecked.COMPRESSED, self._what, options.site)
         return Compression(self.form, self._stochastic, next(self._leaves) * _LEAF_WORDS)
 
     def _shorter(self, x: Any) -> bool:

@@ -46,8 +46,9 @@ class Engine(enum.Enum):
 def explain(compiled: jax.stages.Compiled | None = None, *, clear: bool = False) -> str:
     """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why.
 
-    Then a line for each call that `jaxring.install` left to JAX's or XLA's own collectives, or replicated, and why. And
-    one that says how threads wait for messages at the moment, which depends on the processes and CPUs of the host.
+    Then a line for each call that `jaxring.install` left to JAX's or XLA's own collectives, or replicated, and why;
+    with JAXRING_CHECKSUM=oracle for each call that this does not check, and why (XLA's own are never checked). And one
+    that says how threads wait for messages at the moment, which depends on the processes and CPUs of the host.
 
     With ``compiled`` a line for each collective of that program, in the program's order: whether the program called it
     or XLA inserted it, bytes per rank, groups, the choice among the ranks of the first group, and what it is predicted

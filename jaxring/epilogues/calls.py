@@ -18,9 +18,10 @@ from jaxring.plan.epilogue import EpilogueSpec, with_epilogue
 from jaxring.plan.schedule import Spec
 from jaxring.plan.tuner import kept_by_another
 from jaxring.plan.verify import verify
-from jaxring.tracing import checks
+from jaxring.tracing import checks, oracle
 from jaxring.tracing.axes import shown
 from jaxring.tracing.calls import Started, is_starting
+from jaxring.tracing.unchecked import Unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,6 +63,7 @@ class Applier:
             self._check_alike(parameters)
         started = is_starting() and not self._states
         options = options._replace(epilogue=spec, started=started)
+        oracle.leave_out(Unchecked.EPILOGUE, self._what, options.site)
         results = apply(self._what, x, parameters, further, self._axes, options)
 
         def finish(y: Any) -> Any:

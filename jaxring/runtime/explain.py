@@ -86,7 +86,10 @@ def record(decision: Decision) -> None:
 
 
 def note(text: str) -> bool:
-    """Records a call that `jaxring.install` did not replace by a collective. Returns whether ``text`` is new."""
+    """Records a call that `jaxring.install` did not replace, or that JAXRING_CHECKSUM=oracle does not check.
+
+    Returns whether ``text`` is new.
+    """
     with _lock:
         _notes[text] = _notes.get(text, 0) + 1
         new = text not in _noted

@@ -53,8 +53,7 @@ def bind(name: str, x: Any, axes: Axes, options: Options, finish: Callable[[Any]
     x, back = wire_dtypes.on_the_wire(x)
     x = cast_varying(x, axes, options)
     y = apply(name, x, axes, options)
-    if oracle.asked_for(name, axes, options):
-        oracle.watch(name, x, y, axes, options)
+    oracle.consult(name, x, y, axes, options)
     return Started(y, lambda y: finish(back(y))) if started else finish(back(y))
 
 

@@ -20,11 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad
 
-from jaxring.tracing import checks
+from jaxring.tracing import checks, oracle
 from jaxring.tracing.casting import cast_alike, cast_p, cast_varying
 from jaxring.tracing.p2p_primitives import ragged_p, recv_p, send_p
 from jaxring.tracing.primitives import PRIMITIVES, apply
 from jaxring.tracing.ragged_sum import ragged_sum_p
+from jaxring.tracing.unchecked import Unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,7 @@ def _bind(name: str, x: Any, axes: Axes, options: Options, **changes: Any) -> An
     """Another collective for a derivative, with those of the caller's options that it supports."""
     changes.setdefault("op", None)
     options = options._replace(algorithm=checks.fitting(options.algorithm, name), **changes)
+    oracle.leave_out(Unchecked.DERIVATIVE, name, options.site)
     return apply(name, cast_varying(x, axes, options), axes, options)
 
 
@@ -156,6 +158,7 @@ def _jvp(name: str, primals: tuple[Any], tangents: tuple[Any], *, axes: Axes, op
     if isinstance(tangent, ad.Zero):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
     if options.op in LINEAR:
+        oracle.leave_out(Unchecked.DERIVATIVE, name, options.site)
         return y, apply(name, tangent, axes, options)
     return y, _bind(name, tangent * _weights(x, axes, options), axes, options, op="sum")
 

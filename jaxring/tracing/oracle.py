@@ -4,7 +4,7 @@ oracle:N each call's every Nth execution, from the first on.
 The second way gathers the operands of all ranks by an all_gather, and puts the result together with NumPy on the host:
 blocks that are moved bit for bit, reductions in twice the precision. So it shares neither the algorithm, nor the
 arithmetic, nor the compiled code with the first one, but the links. It finds faults of compilers, of memory and of
-processors, and costs a multiple of the collective in time and memory. What is left out: docs/concepts/integrity.md.
+processors, and costs a multiple of the collective in time and memory. What is left out: `jaxring.tracing.unchecked`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import numpy as np
 
 from jaxring.errors import JaxringError
 from jaxring.plan.collectives import COLLECTIVES, Arguments, Folded, Moved
+from jaxring.runtime.explain import note
 from jaxring.settings import settings
 from jaxring.tracing.casting import cast_varying
 from jaxring.tracing.primitives import apply
+from jaxring.tracing.unchecked import Unchecked, of_call, sentence
 
 if TYPE_CHECKING:
     from jaxring.tracing.axes import Axes
@@ -41,10 +43,27 @@ def _every() -> int:
     return int(every or 1) if kind == "oracle" else 0
 
 
-def asked_for(name: str, axes: Axes, options: Options) -> bool:
-    """Whether this call is checked. Calls over an axis of `jax.vmap` are when JAX has made calls over the mesh of them;
-    those that are started early are not, since their results must not be looked at yet."""
-    return _every() > 0 and name in COLLECTIVES and not axes.vmapped and not options.started
+def leave_out(what: Unchecked, call: str, site: str) -> None:
+    """Has `jaxring.explain` list a call that is not checked, and why. Does nothing where the oracle is off."""
+    if _every():
+        text = sentence(what, f"{call} at {site}")
+        if note(text):
+            logger.info("jaxring: %s", text)
+
+
+def consult(name: str, x: Any, y: Any, axes: Axes, options: Options) -> None:
+    """Where the oracle is on, has the program check ``y``, the result of the operand ``x``, or says why it does not."""
+    if not _every():
+        return
+    why = of_call(name)
+    if why is None and axes.vmapped:
+        why = Unchecked.VMAPPED
+    if why is None and options.started:
+        why = Unchecked.STARTED
+    if why is None:
+        watch(name, x, y, axes, options)
+    else:
+        leave_out(why, name, options.site)
 
 
 def watch(name: str, x: Any, y: Any, axes: Axes, options: Options) -> None:

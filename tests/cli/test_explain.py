@@ -44,6 +44,21 @@ def test_the_steps_of_one_rank_and_one_lane(capsys):
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("call", "why"), [("recv", "is the operand of another call"), ("all_reduce", None)])
+def test_what_the_oracle_never_checks(capsys, call, why):
+    assert main(["explain", call, "-n", "2x1", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["unchecked"]
+    assert main(["explain", call, "-n", "2x1"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    if why is None:
+        assert said == ""
+        assert "oracle" not in shown
+    else:
+        assert said.startswith(f"JAXRING_CHECKSUM=oracle does not check {call}: ")
+        assert why in said
+        assert said in shown
+
+
 def test_ranks_that_do_nothing_in_a_lane_are_left_out(capsys):
     options = ["-n", "2x4", "--algorithm", "hier_ring", "--schedule", "--lane", "0"]
     assert main(["explain", "all_reduce", *options]) == 0
@@ -155,7 +170,8 @@ def test_calls_that_play_the_schedules_of_others(capsys):
         assert main(["explain", *options, "--profile", "commodity", "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    assert explain("barrier", "-n", "2x2") == explain("all_reduce", "-n", "2x2", "-b", "4", "-d", "uint32")
+    barrier = explain("barrier", "-n", "2x2")
+    assert barrier | {"unchecked": ""} == explain("all_reduce", "-n", "2x2", "-b", "4", "-d", "uint32")
     # As the runtime has it: see jaxring/runtime/choice.py.
     small, between = ("-b", "256"), ("-n", "4x1", "--hosts", "4")
     assert explain("all_to_all", *between, *small)["protocol"] != "simple"

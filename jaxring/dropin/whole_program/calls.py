@@ -17,7 +17,9 @@ from jaxring.runtime import programs
 from jaxring.runtime.call import CallSpec, attributes
 from jaxring.runtime.service import JOIN, STARTS
 from jaxring.settings import settings
+from jaxring.tracing import oracle
 from jaxring.tracing.lowering.op_names import op_name
+from jaxring.tracing.unchecked import Unchecked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -220,6 +222,7 @@ class Calls:
         token = object()
         for spec, text, shown in self.pending:
             programs.note(token, self._module.name, spec, text, shown, here=False)
+            oracle.leave_out(Unchecked.INSERTED, spec.collective, shown or spec.site)
         if not self._module.on_gpus:  # the CUDA engine tells sites apart by their spec
             _native.end_program(sorted(self._specs))
 

@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec as P
 import jaxring
 from jaxring.errors import JaxringError
 from jaxring.plan.collectives import COLLECTIVES, Arguments
-from jaxring.settings import Settings, settings
 from jaxring.tracing import oracle
 
 N = 4
@@ -106,33 +105,6 @@ def test_a_product_whose_partial_result_leaves_the_range(dtype, huge_first):
     y[1] = 24
     with pytest.raises(JaxringError, match=r"element \[1\] .* 1 of 2 elements"):
         oracle.compare("all_reduce", "it", "prod", Arguments(N), parts, y, 0)
-
-
-@pytest.fixture
-def consulted(monkeypatch, request):
-    """Turns the oracle on, or what the test asks for, and returns the lists of what it has compared and found.
-
-    An error of a callback would stay in JAX's list of what a program has to wait for, so it goes no further.
-    """
-    configured = settings()
-    values = {name: getattr(configured, name) for name in Settings.__dataclass_fields__}
-    monkeypatch.setattr(
-        oracle, "settings", lambda: Settings(**{**values, "checksum": getattr(request, "param", "oracle")})
-    )
-    made, found, compare = [], [], oracle.compare
-
-    def watched(name, call, *rest):
-        made.append((name, call))
-        try:
-            compare(name, call, *rest)
-        except JaxringError as error:
-            found.append(str(error))
-
-    monkeypatch.setattr(oracle, "compare", watched)
-    jax.clear_caches()
-    yield made, found
-    jax.effects_barrier()
-    jax.clear_caches()
 
 
 def program(mesh):
