@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 import jaxring
 from jaxring import recovery
 from tests.recovery import ending
+from tests.recovery.held import held, soon
 
 ME = jax.process_index()
 DEVICES = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
@@ -192,22 +193,13 @@ def two_at_once():
     come_back({1, 2})
 
 
-def descriptors():
-    """Open descriptors and mapped shared memory."""
-    maps = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8")
-    return len(list(pathlib.Path("/proc/self/fd").iterdir())), maps.count("/memfd:")
-
-
 def nothing_is_left_after_five_rebuilds():
     check({0, 1, 2})
-    before = descriptors()
+    before = held()
     for _ in range(5):
         jaxring.rebuild(LIMIT_S)
         check({0, 1, 2})
-    began = time.monotonic()
-    while any(now > then for now, then in zip(descriptors(), before, strict=True)):  # threads let go a moment later
-        assert time.monotonic() - began < 60, (before, descriptors())
-        time.sleep(0.01)
+    soon(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), lambda: (before, held()))
 
 
 PHASES = (

@@ -23,6 +23,13 @@ def test_a_job_survives_aborts_kills_and_rebuilds(tmp_path):
     assert output.count("it is started again") == 3
 
 
+@pytest.mark.parametrize(("kind", "environ"), [("RssShmem", {}), ("RssAnon", {"JAXRING_SHM_DISABLE": "1"})])
+def test_a_suspended_process_holds_what_it_held_before_its_first_link(kind, environ):
+    code, output = run_job(HERE / "suspend_job.py", 3, 2, kind, **environ)
+    assert code == 0, output[-6000:]
+    assert output.count("given back and taken again") == 3
+
+
 def test_shrink_does_not_wait_for_a_process_that_refuses_connections(tmp_path):
     with Job(tmp_path) as job, coordinator_port() as port:
         for process in range(3):
