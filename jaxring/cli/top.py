@@ -1,6 +1,6 @@
 """Look at a job while it runs: what each process does, what each call takes, and who comes late.
 
-    jaxring top                   shows this user's job on this host, again every two seconds, until Ctrl-C
+    jaxring top                   shows this user's job on this host, again every two seconds, until q or Ctrl-C
     jaxring top --once --json     looks for two seconds and prints what it saw
     jaxring top --share FILE      writes what another host needs to look at the job
     jaxring top --from FILE       shows that job, all its processes, from anywhere
@@ -9,10 +9,13 @@ Reads the flight records in the memory of the job's processes on this host, whic
 nothing for it. With --from the processes are asked over the network, on the ports on which they listen to each other.
 FILE has a key with which one can look at the job and do nothing else; it holds until the job is rebuilt or ends. Keep
 it as private as the names of the program's files and lines.
+
+On a terminal it takes the whole screen, in which arrow keys, page keys, Home and End scroll.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -25,12 +28,15 @@ from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
+    from jaxring.cli.screen import Screen
     from jaxring.trace.flight import Flight
     from jaxring.trace.live import View
 
-    Look = Callable[[], tuple[str, list[Flight], int]]
+    # The job, its records in order, the moment, in ns since 1970, and sentences about what has not answered.
+    Look = Callable[[], tuple[str, list[Flight], int, list[str]]]
 
 HELP = "show what a running job does"
 
@@ -52,33 +58,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show views until Ctrl-C or the job's end. Raises JaxringError where there is no job."""
+    """Show views until q, Ctrl-C or the job's end. Raises JaxringError where there is no job."""
     if not arguments.interval > 0:
         raise JaxringError(f"--interval {arguments.interval:g}: give seconds above 0.")
     if arguments.share is not None:
         return _share(arguments.share, arguments.job)
     look = _here(arguments.job) if arguments.source is None else _there(arguments.source)
-    job, before, begin = look()
+    job, before, begin, failed = look()
+    from rich.text import Text
+
     from jaxring.trace.live import view
 
-    with _screen(arguments) as show:
-        while True:
-            time.sleep(arguments.interval)
-            _, after, end = look()
+    with _screen(arguments) as screen:
+        shown = _Shown(arguments.json, screen)
+        if screen is not None:
+            screen.show(Text(f"{job}: the first view takes {arguments.interval:g} s."))
+        shown.say(failed)
+        while shown.wait(arguments.interval):
+            _, after, end, failed = look()
+            shown.say(failed)
             if not after:
-                print("The job has ended.", file=sys.stderr)
+                shown.say(["The job has ended."])
                 return 0
-            show(view(job, before, after, begin, end))
+            shown.show(view(job, before, after, begin, end))
             if arguments.once:
                 return 0
             before, begin = after, end
+    return 0
 
 
 def _here(job: str | None) -> Look:
-    """What looks at the processes of this host: the job, their records in order, and the moment, in ns since 1970.
-
-    Raises JaxringError where there are none.
-    """
+    """What looks at the processes of this host. Raises JaxringError where there are none."""
     from jaxring.trace import jobs
 
     found = jobs.look(job)
@@ -87,27 +97,22 @@ def _here(job: str | None) -> Look:
         raise JaxringError(f"There is no {which} on this host whose record can be read.")
     name = found[0].job()
 
-    def look() -> tuple[str, list[Flight], int]:
-        living = jobs.look(job or name)
-        return name, sorted((each.flight for each in living), key=lambda each: (each.process, each.pid)), time.time_ns()
+    def look() -> tuple[str, list[Flight], int, list[str]]:
+        living = sorted((each.flight for each in jobs.look(job or name)), key=lambda each: (each.process, each.pid))
+        return name, living, time.time_ns(), []
 
     return look
 
 
 def _there(path: pathlib.Path) -> Look:
-    """What looks at the processes of all hosts. Raises JaxringError where none answers; what does not is named once."""
+    """What looks at the processes of all hosts. Raises JaxringError where none answers."""
     from jaxring.trace.remote import Remote
 
     remote = Remote(path)
-    told: set[str] = set()
 
-    def look() -> tuple[str, list[Flight], int]:
+    def look() -> tuple[str, list[Flight], int, list[str]]:
         flights, now, failed = remote.look()
-        for sentence in failed:
-            if sentence not in told:
-                told.add(sentence)
-                print(sentence, file=sys.stderr)
-        return remote.job, flights, now
+        return remote.job, flights, now, failed
 
     return look
 
@@ -127,35 +132,46 @@ def _share(path: pathlib.Path, job: str | None) -> int:
     return 0
 
 
-class _screen:  # noqa: N801
-    """What a view is shown by: lines of JSON, tables one after the other, or a screen that is drawn again."""
+def _screen(arguments: argparse.Namespace) -> AbstractContextManager[Screen | None]:
+    from jaxring.cli import screen
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self._json = arguments.json
-        self._live: Any = None
-        if not arguments.json and not arguments.once and sys.stdout.isatty():
-            from rich.live import Live
+    on_screen = not arguments.json and not arguments.once and screen.possible()
+    return screen.opened() if on_screen else contextlib.nullcontext()
 
-            self._live = Live(screen=True, auto_refresh=False)
 
-    def __enter__(self) -> Any:
-        if self._live is not None:
-            self._live.start()
-        return self._show
+class _Shown:
+    """What views are shown by: lines of JSON, tables one after the other, or a terminal's whole screen."""
 
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+    def __init__(self, as_json: bool, screen: Screen | None = None) -> None:
+        self._json, self._screen = as_json, screen
+        self._said: set[str] = set()
 
-    def _show(self, view: View) -> None:
+    def wait(self, seconds: float) -> bool:
+        """Passes the time. False where a key asks to end."""
+        if self._screen is not None:
+            return self._screen.wait(seconds)
+        time.sleep(seconds)
+        return True
+
+    def say(self, sentences: Iterable[str]) -> None:
+        """Each sentence once: to stderr, where there is a screen when it is gone."""
+        for sentence in sentences:
+            if sentence in self._said:
+                continue
+            self._said.add(sentence)
+            if self._screen is not None:
+                self._screen.say(sentence)
+            else:
+                print(sentence, file=sys.stderr)
+
+    def show(self, view: View) -> None:
+        """The view in place of the one before, or after it."""
         from jaxring.cli import tables
 
         if self._json:
             print(json.dumps(view.as_json()), flush=True)
-        elif self._live is not None:
-            from rich.console import Group
-
-            self._live.update(Group(*_tables(view)), refresh=True)
+        elif self._screen is not None:
+            self._screen.show(*_tables(view))
         else:
             out = tables.console()
             for table in _tables(view):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import types
 
 import pytest
 
@@ -61,7 +60,7 @@ def test_calls_come_by_the_time_that_they_take_and_records_may_be_damaged():
 def test_what_stands_in_brackets_is_no_markup_of_the_screen(capsys):
     late = Straggler("process 1", "all_reduce at [/a]", "input", "[bold]why", 1.0, 0.0, 1, 1, 1.0)
     seen = dataclasses.replace(view("a job", [], flights([record(1, 0, 1)]), 0, MS), stragglers=(late,))
-    top._screen(types.SimpleNamespace(json=False, once=True))._show(seen)
+    top._Shown(as_json=False).show(seen)
     assert "process 1 comes late to all_reduce at [/a], " in capsys.readouterr().out
 
 
