@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import arguments as types
 from jaxring.cli import tables, topo_network, topo_search
-from jaxring.errors import JaxringError
 from jaxring.settings import load
 from jaxring.topology import detect, paths, xml
 from jaxring.topology.formats import reading
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rings", action="store_true", help="search rings and trees, and print them beside what the machine can do")
     add("--machines", type=types.positive, default=1, metavar="N", help="for a job on N such machines (default: 1)")
     add("--cross-nic", action="store_true", help="a ring may leave a machine by another NIC than it came in by")
-    help_ = "search among these GPUs of each machine only, by their numbers with commas"
+    help_ = "search among these GPUs of each machine only, by numbers with commas; a plan's ranks are in this order"
     add("--gpus", type=_numbers, default=[], metavar="LIST", help=help_)
     help_ = "steps of each search at most (default: 100 for rings, 60 for trees)"
     add("--steps", type=types.counted, default=None, metavar="N", help=help_)
@@ -104,11 +103,7 @@ def _search(machine: Machine, arguments: argparse.Namespace) -> bool:
     """What needs paths or a search. Returns whether anything of it was asked for."""
     paths_only = arguments.paths or arguments.json
     files = arguments.graph, arguments.compare, arguments.plan, arguments.svg
-    searches = arguments.rings or arguments.graph or arguments.compare or arguments.plan
-    if (arguments.gpus or arguments.steps is not None) and not searches:
-        raise JaxringError("--gpus and --steps are of a search: add --rings, --graph, --compare or --plan.")
-    if arguments.json and any(files):
-        raise JaxringError("--json prints what is found, and no file is written or compared: leave one of them out.")
+    searches = topo_search.check(arguments)
     if not (paths_only or arguments.rings or any(files)):
         return False
     found = None
@@ -126,7 +121,7 @@ def _search(machine: Machine, arguments: argparse.Namespace) -> bool:
     if found and arguments.graph:
         print(topo_search.write_graph(found, arguments.graph, arguments.cross_nic))
     if found and arguments.plan:
-        print(topo_search.write_plan(found.trees, arguments.plan))
+        print(topo_search.write_plan(found.trees, arguments.plan, topo_search.places(found, arguments.gpus)))
     if found and arguments.compare:
         print(topo_search.compare(machine, found, arguments.compare))
     if arguments.svg:

@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise JaxringError(f"--{name} is for a machine; {arguments.file} describes a network. Leave it out.")
     if arguments.machines > 1:
         raise JaxringError(f"--machines is for a machine; {arguments.file} describes all there are. Leave it out.")
+    topo_search.check(arguments)
     try:
         network = reading.read(pathlib.Path(arguments.file))
         began = report.clock()

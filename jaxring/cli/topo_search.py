@@ -21,6 +21,7 @@ from jaxring.topology.search.rings import Rings
 from jaxring.topology.wiring import name
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from jaxring.topology.fabric import Fabric
@@ -69,6 +70,23 @@ def show_paths(out: Any, machine: Machine) -> None:
             cells.append("-" if route is None else level if level == "LOC" else f"{level} {route.gigabytes:.4g}")
         rows.append([number, name(one), *cells])
     out.print(tables.table("Best paths (GB/s)", ("", "device", *short), rows))
+
+
+def check(arguments: argparse.Namespace) -> bool:
+    """Whether the options of `jaxring topo` ask for a search. JaxringError for one that would have no effect."""
+    searches = any((arguments.rings, arguments.graph, arguments.compare, arguments.plan))
+    if (arguments.gpus or arguments.steps is not None) and not searches:
+        raise JaxringError("--gpus and --steps are of a search: add --rings, --graph, --compare or --plan.")
+    if arguments.json and any((arguments.graph, arguments.compare, arguments.plan, arguments.svg)):
+        raise JaxringError("--json prints what is found, and no file is written or compared: leave one of them out.")
+    return searches
+
+
+def places(found: Found, gpus: Sequence[int]) -> list[int]:
+    """For each rank of what was found among these GPUs its place in their list, one machine after the other."""
+    listed = list(dict.fromkeys(gpus))
+    of_machine = [listed.index(gpu.dev) for gpu in found.rings.wiring.machine.gpus if gpu.dev in listed]
+    return [machine * len(listed) + place for machine in range(found.machines) for place in of_machine]
 
 
 def search(machine: Machine, machines: int, cross_nic: bool, gpus: Sequence[int], steps: int | None) -> Found:
@@ -180,13 +198,21 @@ def write_graph(found: Found, path: str, cross_nic: bool) -> str:
     return f"{path}: {count} channel{'s' * (count > 1)} of {made.speed:.4g} GB/s, for NCCL_GRAPH_FILE."
 
 
-def write_plan(trees: Trees, path: str) -> str:
-    """Writes the all-reduce by these trees as an execution plan of MSCCL++, verified, and says how to use it."""
-    parents = [tree.parents for tree in tree_search.equal_parts(trees)]
+def write_plan(trees: Trees, path: str, places: Sequence[int] = ()) -> str:
+    """Writes the all-reduce by these trees as an execution plan of MSCCL++, verified, and says how to use it.
+
+    ``places``: the plan's rank for each rank of the trees (empty: the same).
+    """
     ranks = len(trees.fabric.ranks)
+    place = places or range(ranks)
+    parents = []
+    for tree in tree_search.equal_parts(trees):
+        moved = {place[rank]: place[parent] if parent >= 0 else -1 for rank, parent in enumerate(tree.parents)}
+        parents.append([moved[rank] for rank in range(ranks)])
     _write(path, mscclpp_writer.text(planned_trees.build(Spec("all_reduce", ranks, "trees"), parents)))
     many = f"{len(parents)} tree{'s' * (len(parents) > 1)}"
-    return f"{path}: an all-reduce of {ranks} ranks by {many}, for jaxring simulate --plan."
+    order = " in the order of --gpus" if places else ""
+    return f"{path}: an all-reduce of {ranks} ranks{order} by {many}, for jaxring simulate --plan."
 
 
 def compare(machine: Machine, found: Found, path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -9,6 +10,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from jaxring.cli import main
+from jaxring.plan import user
+from jaxring.plan.foreign import reading
+from jaxring.plan.schedule import Spec
 from jaxring.topology import xml
 from jaxring.topology.formats import graph
 from tests import ROOT
@@ -40,6 +44,14 @@ def test_an_option_that_would_have_no_effect_is_refused(options, capsys):
     assert capsys.readouterr().err.startswith("jaxring topo: --")
 
 
+@pytest.mark.parametrize("options", [["--json", "--plan", "x"], ["--steps", "9"]])
+def test_so_it_is_of_a_network(options, capsys):
+    assert topo("--file", str(ROOT / "examples/topology/two_servers.yaml"), *options) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("jaxring topo: --")
+    assert "is for a machine" not in said
+
+
 def test_json_has_what_the_tables_show(capsys):
     assert topo("--file", SOCKETS, "--json", "--rings") == 0
     found = json.loads(capsys.readouterr().out)
@@ -50,6 +62,7 @@ def test_json_has_what_the_tables_show(capsys):
     for trees in ("all_reduce_trees", "all_gather_trees"):
         assert found[trees]["share"] == pytest.approx(1)
         assert all(tree["parents"].count(-1) == 1 for tree in found[trees]["trees"])
+        assert found[trees]["ranks"] == [f"GPU{i}" for i in range(8)]
     assert found["bottleneck"]["ranks"] == ["GPU0", "GPU1", "GPU2", "GPU3"]
     assert found["bottleneck"]["links"] == [{"from": "CPU1", "to": "CPU0", "kind": "cpu", "gigabytes": 10.0}]
     assert len(found["rings"]["filled"]) == 2
@@ -104,6 +117,21 @@ def test_trees_are_saved_as_a_schedule_that_can_be_simulated(tmp_path, capsys):
     assert main(["simulate", "--cluster", "hgx-h100", "--plan", plan, "--bytes", "1M", "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)
     assert (run["collective"], run["ranks"], run["algorithm"]) == ("all_reduce", 8, "jaxring_trees_all_reduce_8")
+
+
+def test_the_ranks_of_saved_trees_are_in_the_order_of_the_gpus(tmp_path, capsys):
+    """GPU0 has 80 GB/s to GPU1 and 40 to GPU2: a plan of any order joins the same GPUs."""
+    joined = []
+    for gpus in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        plan = tmp_path / "trees.json"
+        assert topo("--file", MESH, "--plan", str(plan), "--gpus", ",".join(map(str, gpus))) == 0
+        assert "an all-reduce of 3 ranks in the order of --gpus by" in capsys.readouterr().out
+        name, _ = reading.register(plan.read_text().replace("jaxring_trees", f"test_trees_{gpus[0]}"))
+        schedule = user.build_user(Spec("all_reduce", 3, name))
+        steps = [(rank, step) for rank in range(3) for lane in schedule.lanes(rank) for step in lane]
+        joined.append(collections.Counter((gpus[rank], gpus[to.rank]) for rank, step in steps for to in step.send))
+    assert joined[0] == joined[1] == joined[2]
+    assert len(set(joined[0].values())) > 1  # else any order would do
 
 
 def test_a_graph_is_written_and_compared(tmp_path, file, capsys):

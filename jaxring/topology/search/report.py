@@ -150,8 +150,8 @@ def plain(found: Found) -> dict[str, Any]:
             ],
             "filled": links_of(rings.wiring.fabric, filled(rings)),
         },
-        "all_reduce_trees": _trees(trees),
-        "all_gather_trees": _trees(found.gathering) if found.gathering else None,
+        "all_reduce_trees": _trees(found.fabric, trees),
+        "all_gather_trees": _trees(found.fabric, found.gathering) if found.gathering else None,
         "bottleneck": {
             "ranks": ranks,
             "enters": enters,
@@ -160,8 +160,10 @@ def plain(found: Found) -> dict[str, Any]:
     }
 
 
-def _trees(found: Trees | Gathering) -> dict[str, Any]:
+def _trees(fabric: Fabric, found: Trees | Gathering) -> dict[str, Any]:
+    """``ranks``: by name, in the order in which ``parents`` counts them."""
     return {
+        "ranks": [fabric.vertices[rank].name for rank in fabric.ranks],
         "bus_gigabytes": found.bus,
         "bound_bus_gigabytes": float(found.bound.bus),
         "share": found.share,
