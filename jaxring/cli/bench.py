@@ -28,7 +28,8 @@ inserts the collectives. The choice says how many of them are whose. --program a
     jaxring bench --tuner -n 2x1 -n 4x1
 
 calibrates a profile from nothing, as `jaxring tune` does, measures all candidates of all collectives anew, and says how
-often the tuner's choice was within 10% of the best one. It leaves this machine's profile as it is.
+often the tuner's choice was within 10% of the best one. It leaves this machine's profile as it is. With --import chain
+--algorithm chain an algorithm of your own is measured, too, and the choices may take it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from jaxring import _command
 from jaxring.bench import peers, work
 from jaxring.bench.programs import PROGRAMS, Program
 from jaxring.cli import arguments as types
+from jaxring.cli import modules
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
 from jaxring.plan.collectives import COLLECTIVES
@@ -73,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = f"whole programs, whose collectives XLA inserts (default: all): {', '.join(PROGRAMS)}"
     add("--program", dest="programs", nargs="?", default="", const=",".join(PROGRAMS), metavar="LIST", help=help_)
     add("--tuner", action="store_true", help="how near the tuner's choices are to the best candidates")
+    modules.add_own(parser)
     add("--job", action="store_true", help="measure the job that this process is part of, instead of starting one")
     add("-n", dest="jobs", type=types.layout, action="append", metavar="PxD", help="processes x devices (default: 1x8)")
     help_ = "smallest size in bytes, with K, M or G (default: 4)"
@@ -123,6 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plot", type=pathlib.Path, metavar="FILE", help="write a plot of busbw and time over size")
     for name in ("--suite", "--out", "--limit", "--stages"):  # for one release: they say where they have gone
         add(name, help=argparse.SUPPRESS)
+    parser.set_defaults(error=parser.error)
     add("--compare", type=pathlib.Path, metavar="FILE", help="compare with an older --json file")
 
 
@@ -202,16 +206,18 @@ def _copy_gbs(measured: Sequence[tuple[list[Result], float]]) -> float:
 
 
 def _tuner(arguments: argparse.Namespace) -> int:
+    from jaxring.bench.tuning import cell
     from jaxring.bench.tuning.calibrate import hosts_of
-    from jaxring.bench.tuning.cell import Layout
     from jaxring.bench.tuning.check import check
 
     count = arguments.hosts or 1
-    layouts = [Layout(processes, devices, count) for processes, devices in arguments.jobs or [_LAYOUT]]
+    layouts = [cell.Layout(processes, devices, count) for processes, devices in arguments.jobs or [_LAYOUT]]
+    own = modules.own(arguments)
+    cell.check(layouts, own)
     with hosts_of(count, arguments.rate) as hosts:
         if hosts is not None:
             print(hosts.describe())
-        lines = check(layouts, work.sizes(arguments.begin, arguments.end, arguments.factor), hosts)
+        lines = check(layouts, work.sizes(arguments.begin, arguments.end, arguments.factor), hosts, own)
     print("\n".join(lines))
     return 0
 
@@ -226,6 +232,8 @@ def _check(arguments: argparse.Namespace) -> None:
             dtypes.check(arguments.op, arguments.dtype)
         except TypeError as error:
             raise JaxringError(f"{error}.") from None
+    if (arguments.modules or arguments.own) and not arguments.tuner:
+        raise JaxringError("--import and --algorithm are of --tuner: add it, or leave them out.")
     if arguments.json == arguments.csv == _STDOUT:
         raise JaxringError("--json - and --csv -: stdout is for one of them.")
     if arguments.plot:

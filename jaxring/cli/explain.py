@@ -12,7 +12,8 @@ visit these: the one that `jaxring tune --ranks` has measured, or that of ranks.
 A barrier is the all_reduce of one uint32, ragged_all_to_all has blocks of equal size here, and send and recv are the
 two halves of one message. Of calls that JAXRING_CHECKSUM=oracle never checks, it says so, and why.
 
-    jaxring explain all_reduce -n 4x1 --import chain --algorithm chain --schedule     an algorithm of your own
+    jaxring explain all_reduce -n 4x1 --import chain        an algorithm of your own among the candidates, by its table
+    jaxring explain all_reduce -n 4x1 --import chain --algorithm chain --schedule     and its steps
     jaxring explain all_reduce -n 8x1 --algorithm tree --svg tree.svg                 a drawing of its steps
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,7 @@ from jaxring.cli import modules, terminal
 from jaxring.errors import JaxringError
 from jaxring.plan import cost, diagram, protocols, tuner, user
 from jaxring.plan.algorithms import ALGORITHMS, build
-from jaxring.plan.choice import figures
+from jaxring.plan.choice import figures, in_one_channel
 from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import ScheduleError, Spec
@@ -42,7 +44,7 @@ from jaxring.topology import calibration, order
 from jaxring.tracing import unchecked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxring.plan.choice import Choice
     from jaxring.plan.profile import Profile
@@ -154,39 +156,21 @@ def run(arguments: argparse.Namespace) -> int:
             types.one_of("algorithm", (*ALGORITHMS, *user.names()))(arguments.algorithm)
     except argparse.ArgumentTypeError as error:
         arguments.error(f"argument --algorithm: {error}")
-    if arguments.algorithm in user.names():
-        return _own(arguments, placement)
-    return _built_in(arguments, placement, hosts)
+    if arguments.algorithm in user.names() and arguments.algorithm not in user.names(arguments.collective):
+        raise JaxringError(f"No algorithm {arguments.algorithm!r} is registered for {arguments.collective}.")
+    return _decide(arguments, placement, hosts)
 
 
 @contextlib.contextmanager
-def _refusing(kind: type[ValueError]) -> Iterator[None]:
-    """What is refused by such an error is so for what was asked: JaxringError. Others are bugs, also of a function of
-    the user's own, and go through with their traceback."""
+def _refusing() -> Iterator[None]:
+    """A ValueError is what is refused: JaxringError. What a function of the user's own raises has a note of its call,
+    and goes through with its traceback."""
     try:
         yield
-    except kind as error:
+    except ValueError as error:
+        if getattr(error, "__notes__", ()) and not isinstance(error, ScheduleError):
+            raise
         raise JaxringError(f"{error}.") from None
-
-
-def _own(arguments: argparse.Namespace, placement: tuple[int, ...]) -> int:
-    """The decision about an algorithm that was registered: it is taken where it is asked for, and has no price."""
-    name = arguments.algorithm
-    algorithm = user.find(name)
-    if algorithm is None or algorithm.collective != arguments.collective:
-        raise JaxringError(f"No algorithm {name!r} is registered for {arguments.collective}.")
-    with _refusing(ScheduleError):
-        schedule = user.build_user(Spec(arguments.collective, len(placement), name, placement=placement))
-    reason = f"algorithm {name!r} of your own"
-    if arguments.json:
-        print(
-            json.dumps({"algorithm": name, "reason": reason, "candidates": [], "unchecked": _unchecked(arguments.call)})
-        )
-        _draw(arguments, schedule)
-        return 0
-    _say(_what(arguments, placement), f"takes {name}: {reason}, which has no price.", _unchecked(arguments.call))
-    _show(arguments, schedule)
-    return 0
 
 
 def _say(*sentences: str) -> None:
@@ -203,7 +187,7 @@ def _show(arguments: argparse.Namespace, schedule: Schedule) -> None:
     """The schedule, as far as it is asked for. Raises JaxringError for a rank or lane that there is not."""
     if arguments.schedule:
         verify(schedule)
-        with _refusing(ValueError):
+        with _refusing():
             text = show(schedule, width_of(), arguments.rank, arguments.lane)
         print(f"\n{text}")
     _draw(arguments, schedule)
@@ -212,7 +196,7 @@ def _show(arguments: argparse.Namespace, schedule: Schedule) -> None:
 def _draw(arguments: argparse.Namespace, schedule: Schedule) -> None:
     if arguments.svg is not None:
         verify(schedule)
-        with _refusing(ValueError):
+        with _refusing():
             text = diagram.svg(schedule, arguments.lane)
         try:
             arguments.svg.write_text(text, encoding="utf-8")
@@ -220,36 +204,41 @@ def _draw(arguments: argparse.Namespace, schedule: Schedule) -> None:
             raise JaxringError(f"Cannot write {arguments.svg}: {error.strerror}.") from error
 
 
-def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: tuple[int, ...]) -> int:
-    """The planner's decision."""
+def _decide(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: tuple[int, ...]) -> int:
+    """The planner's decision, and the schedule that it leads to."""
     prices = arguments.profile or calibration.current()
-    facts = CALLS[arguments.call]
+    facts, ranks = CALLS[arguments.call], range(len(placement))
     protocol = "simple" if facts.ragged and len(set(placement)) > 1 else None
-    with _refusing(ValueError):
-        choice = tuner.choose(
-            arguments.collective,
-            placement,
-            hosts,
-            arguments.nbytes,
-            arguments.dtype,
-            algorithm=arguments.algorithm,
-            protocol=arguments.protocol or protocol,
-            network=arguments.network,
-            profile=prices,
-        )
-    if facts.ragged or facts.half != "both":
-        choice = dataclasses.replace(choice, channels=1)
-    perm = tuple((rank, (rank + 1) % len(placement)) for rank in range(len(placement)))
-    schedule = build(
-        Spec(
+    pairs = COLLECTIVES[arguments.collective].pairs
+    perm = tuple((rank, (rank + 1) % len(placement)) for rank in ranks) if pairs else ()
+    choose = functools.partial(
+        tuner.choose,
+        arguments.collective,
+        placement,
+        hosts,
+        arguments.nbytes,
+        arguments.dtype,
+        protocol=arguments.protocol or protocol,
+        network=arguments.network,
+        profile=prices,
+        perm=perm,
+    )
+    with _refusing():
+        choice = choose(algorithm=arguments.algorithm)
+        choice = in_one_channel(choice, facts.ragged, facts.half != "both")
+        spec = Spec(
             arguments.collective,
             len(placement),
             choice.algorithm,
             channels=choice.channels,
             placement=placement,
-            perm=perm if COLLECTIVES[arguments.collective].pairs else (),
+            perm=perm,
         )
-    )
+        schedule = build(spec) if choice.algorithm in ALGORITHMS else user.build_user(spec)
+    notes: list[str] = []
+    own = user.names(arguments.collective)
+    if own and arguments.algorithm is None and not facts.ragged and facts.half == "both":
+        choice, notes = _with_own(choice, own, choose)
     if arguments.json:
         print(json.dumps(_as_json(arguments, choice)))
         _draw(arguments, schedule)
@@ -268,7 +257,28 @@ def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: 
         share = f"{choice.light / us:.0%}"
         limit = detail.predicted.limit
         print(f"  {name:<{width}}  {figures(detail.predicted.us):>10}  {measured:>10}  {share:>6}  {limit}")
-    if arguments.hosts > 1 and ALGORITHMS[choice.algorithm].ordered:
+    _say(*notes)
+    if arguments.hosts > 1 and choice.algorithm in ALGORITHMS and ALGORITHMS[choice.algorithm].ordered:
         print(terminal.wrapped(f"rings visit hosts in {_order()}"))
     _show(arguments, schedule)
     return 0
+
+
+def _with_own(choice: Choice, names: Sequence[str], choose: Callable[..., Choice]) -> tuple[Choice, list[str]]:
+    """The same choice beside the registered algorithms, which only a call takes that names one, and what to say of
+    these: one that does not serve these ranks is no candidate."""
+    candidates, details, notes = list(choice.candidates), dict(choice.details), list[str]()
+    for name in names:
+        try:
+            own = choose(algorithm=name)
+        except Exception as error:  # what a user's function raises for ranks that it is not made for
+            notes.append(f"{name}, of your own, is no candidate here: {str(error) or type(error).__name__}")
+            continue
+        candidates += own.candidates
+        details |= own.details
+        notes.append(f"{name} is of your own: a call takes it where it asks for algorithm={name!r}")
+    # Measured times where all have been measured, else predictions.
+    measured = all(details[name].measured is not None for name, _ in candidates)
+    times = {name: detail.measured if measured else detail.predicted.us for name, detail in details.items()}
+    listed = sorted(((name, times[name] or 0.0) for name, _ in candidates), key=lambda each: each[1])
+    return dataclasses.replace(choice, candidates=listed, details=details), notes

@@ -10,6 +10,10 @@ where all processes of their job have the same one. It takes about a minute; do 
 
 measures these layouts. What was measured of others before is kept. --hosts does it on hosts made of network namespaces.
 
+    jaxring tune -n 4x1 --import chain --algorithm chain
+
+measures an algorithm of your own beside the others: `jaxring explain` shows its times.
+
     srun jaxring tune --ranks
 
 is a job with a process on each host. It measures latency and bandwidth between the hosts and writes the order in which
@@ -27,7 +31,7 @@ from typing import TYPE_CHECKING
 from jaxring import _command
 from jaxring.bench import work
 from jaxring.cli import arguments as types
-from jaxring.cli import tables
+from jaxring.cli import modules, tables
 from jaxring.errors import JaxringError
 from jaxring.settings.sizes import shown
 
@@ -54,8 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "measure the order of the hosts of the job that this process is part of, instead of this machine"
     add("--ranks", action="store_true", help=help_)
     add("--json", action="store_true", help="print the result in JSON")
+    modules.add_own(parser)
     help_ = "remove this machine's profile, with --ranks its order of hosts, and measure nothing"
     add("--forget", action="store_true", help=help_)
+    parser.set_defaults(error=parser.error)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ranks:
         return _order(arguments)
     from jaxring.bench.tuning.calibrate import calibrated, hosts_of, measure_all
-    from jaxring.bench.tuning.cell import Layout
+    from jaxring.bench.tuning.cell import Layout, check
     from jaxring.topology import cache, calibration
 
     kind = cache.machine_kind()
@@ -75,10 +81,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
     layouts = [Layout(processes, devices, arguments.hosts) for processes, devices in arguments.jobs or _LAYOUTS]
     sizes = work.sizes(arguments.begin, arguments.end, arguments.factor)
+    own = modules.own(arguments)
+    check(layouts, own)
     before = calibration.current()
     begun = time.monotonic()
     with _command.ended_as_by_interrupt(), hosts_of(arguments.hosts, arguments.rate) as hosts:
-        measured = measure_all(layouts, sizes, hosts)
+        measured = measure_all(layouts, sizes, hosts, own)
     profile = calibrated(dataclasses.replace(before, kind=kind), measured)
     path, seconds = _write(profile, arguments.out), time.monotonic() - begun
     if arguments.json:

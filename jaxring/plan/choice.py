@@ -61,6 +61,16 @@ class Choice:
         return f"{self.asked} asked for; {self.why}" if self.asked else self.why
 
 
+def in_one_channel(choice: Choice, ragged: bool, apart: bool) -> Choice:
+    """The choice as calls take it that have one channel: ragged ones, and the halves of a message, which run ``apart``.
+
+    A message of a lone rank to itself travels by ``simple``, since neither half knows the other's memory.
+    """
+    if apart and choice.protocol == "memory":
+        choice = dataclasses.replace(choice, protocol="simple")
+    return dataclasses.replace(choice, channels=1) if ragged or apart else choice
+
+
 def asked_for(algorithm: str | None, protocol: str | None) -> str:
     """What a call asks for, in words; empty where it leaves the choice."""
     asked = (("algorithm", algorithm), ("protocol", protocol))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxring.plan import cost, dtypes, protocols
-from jaxring.plan.algorithms import ALGORITHMS, build, serving
+from jaxring.plan import cost, protocols, user
+from jaxring.plan.algorithms import ALGORITHMS, serving
+from jaxring.plan.candidate import Asked, candidate
 from jaxring.plan.choice import Choice, Detail, asked_for, figures
 from jaxring.plan.collectives import COLLECTIVES, PhaseKind
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.profile_file import COMMODITY
-from jaxring.plan.schedule import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,38 +18,9 @@ if TYPE_CHECKING:
     from jaxring.plan.profile import Profile
 
 DEFAULT_LL_BYTES = 4096
-MAX_CHANNELS = 4
-# A further channel pays where each still has this many bytes of a chunk.
-CHANNEL_BYTES = 512 * 1024
-# A further interface carries a part of it from so many bytes on.
-INTERFACE_BYTES = 64 * 1024
 ANY_CHANNELS = (1, 1 << 16)
 # The default of ranks that share memory: sending no messages is faster than any protocol for them.
 BY_MEMORY = "direct"
-
-
-def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
-    """Bytes of the longest message of a collective with ``nbytes`` of input per rank.
-
-    Where partial results travel it counts accumulator elements; direct sends raw and final values only.
-    """
-    elements = -(-nbytes // dtypes.element_bytes(dtype))
-    schedule = build(spec)
-    per_chunk = -(-elements // (spec.in_blocks * schedule.pieces)) * schedule.group
-    folds = spec.facts.reduces and ALGORITHMS[spec.algorithm].partials
-    return per_chunk * (dtypes.accumulator_bytes(dtype) if folds else dtypes.element_bytes(dtype))
-
-
-def _channels(
-    collective: str, algorithm: str, placement: tuple[int, ...], nbytes: int, dtype: object, ll: bool, interfaces: int
-) -> int:
-    """The number of channels that pays, without regard to the settings."""
-    one = chunk_bytes(Spec(collective, len(placement), algorithm, placement=placement), nbytes, dtype)
-    rails = 1 if ll else max(1, min(interfaces, one // INTERFACE_BYTES))
-    deep = ALGORITHMS[algorithm].channels
-    if deep is not None:
-        return max(rails, deep(len(placement)))
-    return 1 if ll else max(rails, min(MAX_CHANNELS, one // CHANNEL_BYTES))
 
 
 def _names(
@@ -64,8 +35,11 @@ def _names(
 ) -> list[str]:
     """The algorithms to compare: the requested one, or those that may be chosen without a request.
 
-    An algorithm that is known to be worse than another one is compared only where that one is unwanted.
+    An algorithm that is known to be worse than another one is compared only where that one is unwanted. Those that are
+    registered are compared where they are among ``also``.
     """
+    if user.find(algorithm) is not None:
+        return [str(algorithm)]
     if algorithm is not None:
         names = serving(collective)
         if algorithm in (copy_engine.NAME, nvls.NAME):
@@ -77,6 +51,7 @@ def _names(
         if own and not ALGORITHMS[algorithm].keeps(topology.nranks):
             raise ValueError(kept_by_another(algorithm, collective, topology.nranks))
         return [algorithm]
+    registered = [name for name in also if name in user.names(collective)]
     able = [
         name
         for name in serving(collective)
@@ -93,13 +68,13 @@ def _names(
                     f"protocol {protocol!r} carries messages, but {collective} among ranks that share memory sends "
                     "none; use protocol 'memory'"
                 )
-            return able
+            return able + registered
         preferred = [name for name in able if name == BY_MEMORY]
     elif topology.width == 1:  # nothing to compose
         preferred = [name for name in able if not ALGORITHMS[name].hierarchical]
     else:  # Flat algorithms would carry a domain's own traffic as messages.
         preferred = [name for name in able if ALGORITHMS[name].hierarchical]
-    return preferred or able
+    return (preferred or able) + registered
 
 
 def choose(
@@ -121,17 +96,20 @@ def choose(
     profile: Profile = COMMODITY,
     spread: float = 1.0,
     own: bool = False,
+    root: int = 0,
+    perm: Sequence[tuple[int, int]] = (),
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``placement`` and ``hosts`` are the domain and host ids of the ranks. ``ll_bytes``: the longest message that the ll
     protocol carries (0: ll is not there). ``channels``: the fewest and the most of an algorithm that sends messages.
     ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for. ``also``: algorithms that may be taken
-    though they are not taken unasked. ``interfaces``: of every host, over which channels between hosts are spread.
-    ``processors``: what the processes of a host share (0: enough). ``network``: "tcp" or "rdma", by which messages
-    between hosts are priced. ``profile``: the constants of the prices, and what was measured. ``spread``: bytes of an
-    element of the result over bytes of an element, where an epilogue casts; of a reduce-scatter, which spreads nothing,
-    the same as 1. ``own``: an epilogue needs operands of the rank that has the result. ``algorithm`` and ``protocol``
+    though they are not taken unasked: names of ours, and of a user's. ``interfaces``: of every host, over which
+    channels between hosts are spread. ``processors``: what the processes of a host share (0: enough). ``network``:
+    "tcp" or "rdma", by which messages between hosts are priced. ``profile``: the constants of the prices, and what was
+    measured. ``spread``: bytes of an element of the result over bytes of an element, where an epilogue casts; of a
+    reduce-scatter, which spreads nothing, the same as 1. ``own``: an epilogue needs operands of the rank that has the
+    result. ``root``, ``perm``: of the call, for the tables of a user's algorithms. ``algorithm`` and ``protocol``
     restrict the choice; ValueError says why they cannot serve and what would. Same arguments give the same choice on
     every rank.
     """
@@ -141,15 +119,21 @@ def choose(
     spread = spread if PhaseKind.SPREAD in COLLECTIVES[collective].phases else 1.0
     where = tuple(placement)
     topology = cost.Topology.of(where, tuple(hosts), processors, network)
-    widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
+    constants = profile.constants
+    call = Asked(
+        collective, where, tuple(hosts), topology, nbytes, dtype, constants, interfaces, spread, root, tuple(perm)
+    )
     found: list[tuple[float, int, str, str, int]] = []
     details: dict[str, Detail] = {}
     layout = (topology.domains, topology.width, topology.hosts)
     refused = ""
     unwanted_protocols = [kind for kind in unwanted_protocols if kind != protocol]
     for name in _names(collective, where, topology, algorithm, protocol, unwanted, also, own):
-        silent = (topology.domains == 1 and ALGORITHMS[name].memory) or topology.nranks == 1
+        entry = candidate(call, name)
+        silent = entry.silent
         if silent and protocol not in (None, "memory"):
+            if entry.fixed and algorithm is None:
+                continue
             raise ValueError(
                 f"{name} {collective} of ranks that share memory sends no messages, so protocol {protocol!r} cannot "
                 "carry any; use protocol 'memory', or a flat algorithm such as ring where it serves"
@@ -166,20 +150,17 @@ def choose(
             if kind in unwanted_protocols:
                 refused = f"protocol {kind!r}, which {name} would go by here, is excluded"
                 continue
-            ways = interfaces if len(set(hosts)) > 1 else 1
-            natural = 1 if silent else _channels(collective, name, where, nbytes, dtype, kind == "ll", ways)
-            each = natural if silent else max(channels[0], min(channels[1], natural))
+            natural = 1 if silent else entry.channels(kind == "ll")
+            each = natural if silent or entry.fixed else max(channels[0], min(channels[1], natural))
             if kind == "ll":
-                spec = Spec(collective, topology.nranks, name, channels=each, placement=where)
-                longest = chunk_bytes(spec, nbytes, dtype)
+                longest = entry.longest(each)
                 if longest > ll_bytes:
                     refused = (
                         f"protocol 'll' carries messages of at most {ll_bytes} bytes, but {name} {collective} sends "
                         f"{longest}; use protocol 'simple'"
                     )
                     continue
-            shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, each, widening, profile.constants, spread)
-            predicted = cost.price(shape, topology, kind, profile)
+            predicted = cost.price(entry.shape(each), topology, kind, profile)
             measured = profile.time(collective, name, kind, layout, nbytes) if spread == 1.0 else None
             details[f"{name}/{kind}"] = Detail(predicted, measured)
             found.append((predicted.us, len(found), name, kind, each))
@@ -201,7 +182,7 @@ def choose(
         kind,
         count,
         _why(topology, name, kind, price, len(found), known),
-        [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
+        [(f"{each}/{how}", us) for us, _, each, how, _ in found],
         asked_for(algorithm, protocol),
         details,
         cost.light_us(collective, topology, nbytes, profile),

@@ -46,9 +46,10 @@ def register_algorithm(
 ) -> None:
     """Makes ``algorithm=name`` run your own schedule of ``collective``, on every process alike.
 
-    The schedule is verified when a call with it is traced. The functions may depend on ``spec.nranks`` and
-    ``spec.placement`` (the memory domain of each rank); what they raise comes out of that call, with a note of the
-    algorithm's name. docs/howto/own-algorithm.md explains steps, and how to look at a schedule.
+    The schedule is verified when a call with it is traced, and priced from its steps; it is not chosen unasked. The
+    functions may depend on ``spec.nranks`` and ``spec.placement`` (the memory domain of each rank); what they raise
+    comes out of that call, with a note of the algorithm's name. docs/howto/own-algorithm.md explains steps, and how to
+    look at a schedule.
 
     Args:
         name: A name that is none of the built-in algorithms'.
@@ -87,10 +88,10 @@ def find(name: str | None) -> UserAlgorithm | None:
         return _registered.get(name) if name is not None else None
 
 
-def names() -> tuple[str, ...]:
-    """The names of the algorithms that are registered."""
+def names(collective: str = "") -> tuple[str, ...]:
+    """The names of the algorithms that are registered, for a collective or for any."""
     with _lock:
-        return tuple(_registered)
+        return tuple(name for name, each in _registered.items() if collective in ("", each.collective))
 
 
 @functools.lru_cache(maxsize=64)

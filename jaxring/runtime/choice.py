@@ -7,10 +7,9 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import jaxring._native as _native
-from jaxring.plan import tuner, user
-from jaxring.plan.choice import Choice, asked_for, choose_allowed, choose_among
+from jaxring.plan import tuner
+from jaxring.plan.choice import Choice, asked_for, choose_allowed, choose_among, in_one_channel
 from jaxring.plan.profile_file import COMMODITY
-from jaxring.plan.schedule import Spec
 from jaxring.settings import settings
 
 if TYPE_CHECKING:
@@ -53,20 +52,20 @@ def choose(
             profile=profile,
             spread=1.0 if spec.epilogue is None else spec.epilogue.spread_share(spec.dtype),
             own=spec.epilogue is not None and bool(spec.epilogue.further),
+            root=root,
+            perm=spec.perm,
             **wishes,
         )
 
     nbytes = spec.operand_bytes(len(domains))
     protocol = spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None)
-    choice = _users_choice(collective, domains, spec, root)
-    if choice is None and spec.parts > 1 and spec.algorithm is None:
+    choice = None
+    if spec.parts > 1 and spec.algorithm is None:
         choice = _chunks_choice(pick, nbytes, spec.parts, protocol)
     if choice is None:
         one = functools.partial(pick, nbytes)
         choice = choose_among(one, settings().algo, settings().proto, spec.algorithm, protocol)
-    if apart and choice.protocol == "memory":  # a message of a lone rank to itself
-        choice = dataclasses.replace(choice, protocol="simple")
-    return dataclasses.replace(choice, channels=1) if ragged or apart else choice
+    return in_one_channel(choice, ragged, apart)
 
 
 def _chunks_choice(pick: Callable[..., Choice], nbytes: int, parts: int, protocol: str | None) -> Choice | None:
@@ -86,15 +85,3 @@ def _chunks_choice(pick: Callable[..., Choice], nbytes: int, parts: int, protoco
     if each.why != whole.why:
         why += f"; for each of them, {each.why}"
     return dataclasses.replace(each, asked=asked_for(None, protocol), why=why)
-
-
-def _users_choice(collective: str, domains: tuple[int, ...], spec: CallSpec, root: int) -> Choice | None:
-    """The choice where the caller asked for an algorithm of their own: nothing is left to choose but the protocol."""
-    if spec.algorithm is None or user.find(spec.algorithm) is None:
-        return None
-    schedule = user.build_user(Spec(collective, len(domains), spec.algorithm, root=root, placement=domains))
-    messages = any(any(schedule.message_peers(rank)) for rank in range(len(domains)))
-    protocol = spec.protocol or ("simple" if messages else "memory")
-    if messages and protocol == "memory":
-        raise ValueError(f"algorithm {spec.algorithm!r} sends messages, which protocol 'memory' does not carry")
-    return Choice(spec.algorithm, protocol, 1, f"algorithm {spec.algorithm!r} of your own", [])

@@ -9,16 +9,19 @@ import os
 import pytest
 
 from jaxring.bench.tuning.calibrate import calibrated
-from jaxring.bench.tuning.cell import COLLECTIVES, Layout, cells
+from jaxring.bench.tuning.cell import COLLECTIVES, Layout, Own, cells
 from jaxring.bench.tuning.check import judge
 from jaxring.bench.tuning.fit import fitted
 from jaxring.cli import main
 from jaxring.plan.profile import Link
 from jaxring.plan.profile_file import COMMODITY
+from jaxring.plan.user import register_algorithm
 from jaxring.topology import calibration
 from jaxring.topology.cache import machine_kind
 from jaxring.topology.order import Hop, Order
 from jaxring.topology.search.measured import Found
+from tests.cli.test_explain import OWN
+from tests.plan.test_table_cost import exchange
 
 SIZES = [64, 1 << 10, 16 << 10, 256 << 10, 4 << 20]
 LAYOUTS = (Layout(1, 4), Layout(2, 1), Layout(4, 1), Layout(2, 2))
@@ -31,13 +34,13 @@ STRANGE = dataclasses.replace(
 )
 
 
-def predicted(profile, layouts=LAYOUTS):
+def predicted(profile, layouts=LAYOUTS, own=Own()):  # noqa: B008
     """Measurements of a machine on which every candidate takes what this profile says."""
     found = []
     for layout in layouts:
         times = {}
-        for cell in cells(layout, SIZES, PROCESSORS):
-            choice = layout.choose(cell.collective, cell.nbytes, PROCESSORS, profile)
+        for cell in cells(layout, SIZES, PROCESSORS, own):
+            choice = layout.choose(cell.collective, cell.nbytes, PROCESSORS, profile, cell.own)
             us = dict(choice.candidates)
             times[cell] = [us["/".join(names)] for names in cell.candidates]
         found.append((layout, times, PROCESSORS))
@@ -76,6 +79,43 @@ def test_a_calibrated_profile_chooses_what_was_fastest_and_keeps_other_layouts()
     assert {(each.domains, each.width) for each in changed} == {(2, 1)}
 
 
+def test_an_algorithm_of_ones_own_is_measured_where_it_serves():
+    register_algorithm("test_measured", "all_reduce", exchange)
+    own = Own(("test_measured",))
+    both, four = (cells(layout, SIZES, PROCESSORS, own) for layout in (Layout(2, 1), Layout(4, 1)))
+    assert {cell.collective for cell in both if cell.own} == {"all_reduce"}
+    assert all(("test_measured", "simple") in cell.candidates for cell in both if cell.collective == "all_reduce")
+    assert [cell.candidates for cell in both if not cell.own] == [
+        cell.candidates for cell in cells(Layout(2, 1), SIZES, PROCESSORS) if cell.collective != "all_reduce"
+    ]
+    assert not any(cell.own for cell in four)
+    assert cells(Layout(4, 1), SIZES, PROCESSORS) == four
+    # Its times count for the prices, and its price and times for the choices, which may take it.
+    measured = predicted(STRANGE, LAYOUTS[1:2], own)
+    assert fitted(COMMODITY, measured).shm.alpha == pytest.approx(9.0, 0.01)
+    judged = list(judge(STRANGE, measured))
+    assert all(cell.ratio == 1 for cell in judged)
+    profile = calibrated(COMMODITY, measured)
+    assert {each.protocol for each in profile.measured if each.algorithm == "test_measured"} == {"ll", "simple"}
+
+
+def test_names_that_cannot_be_measured_are_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "refused_own.py").write_text(
+        OWN.replace('"exchange"', '"test_of_two"').split('register_algorithm("wrong')[0]
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ("--import", "refused_own", "--algorithm", "test_of_two")
+    for name, options in (("tune", ()), ("bench", ("--tuner",))):
+        assert main([name, *options, "-n", "4x1", *command]) == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"jaxring {name}: test_of_two cannot be measured on 4x1: test_of_two all_reduce of 4 ranks" in said
+        with pytest.raises(SystemExit):
+            main([name, *options, "-n", "2x1", "--algorithm", "test_of_tow"])
+        assert "did you mean test_of_two?" in capsys.readouterr().err
+    assert main(["bench", "all_reduce", *command]) == 1
+    assert "--import and --algorithm are of --tuner" in capsys.readouterr().err
+
+
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
     monkeypatch.setattr("jaxring.bench.tuning.measure.TURNS", 3)
@@ -86,9 +126,12 @@ def cache(monkeypatch, tmp_path):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.usefixtures("cache", "nothing_left")
-def test_the_command_measures_saves_and_forgets(capsys):
-    assert main(["tune", "-n", "2x1", "-n", "1x2", "-b", "64", "-e", "4K", "-f", "64"]) == 0
+@pytest.mark.usefixtures("nothing_left")
+def test_the_command_measures_saves_and_forgets(cache, monkeypatch, capsys):
+    (cache / "tuned_own.py").write_text(OWN.replace('"exchange"', '"test_tuned"').split('register_algorithm("wrong')[0])
+    monkeypatch.chdir(cache)
+    own = ["--import", "tuned_own", "--algorithm", "test_tuned"]
+    assert main(["tune", "-n", "2x1", "-n", "1x2", "-b", "64", "-e", "4K", "-f", "64", *own]) == 0
     out = capsys.readouterr().out
     kind = machine_kind()
     path = calibration.file_of(kind)
@@ -96,6 +139,7 @@ def test_the_command_measures_saves_and_forgets(capsys):
     profile = calibration.read(path)
     assert {(each.domains, each.width) for each in profile.measured} == {(2, 1), (1, 2)}
     assert {each.collective for each in profile.measured} == set(COLLECTIVES)
+    assert {each.domains for each in profile.measured if each.algorithm == "test_tuned"} == {1, 2}
     assert profile.shm != COMMODITY.shm
     calibration.current.cache_clear()
     assert main(["explain", "all_reduce", "-n", "2x1", "-b", "64"]) == 0

@@ -105,7 +105,8 @@ def test_an_algorithm_of_ones_own(tmp_path):
 
     done = explain("--import", "mine", "--algorithm", "exchange", "--schedule")
     assert done.returncode == 0, done.stderr
-    assert "takes exchange: algorithm 'exchange' of your own, which has no price." in done.stdout
+    assert "takes exchange by simple, 1 channel(s): algorithm 'exchange' asked for; " in done.stdout
+    assert "\n  exchange/simple " in done.stdout
     assert "recv 1 · fold in[0]" in done.stdout
     done = explain("--import", "mine", "--algorithm", "exchanges")
     assert done.returncode == 2
@@ -122,6 +123,21 @@ def test_an_algorithm_of_ones_own(tmp_path):
         1,
         "jaxring explain: No algorithm 'exchange' is registered for all_gather.\n",
     )
+    # Beside the others where none is asked for, and not taken.
+    done = explain("--import", "mine", "--profile", "commodity")
+    assert done.returncode == 0, done.stderr
+    assert "takes direct by simple" in done.stdout
+    for row in ("  direct/simple ", "  exchange/simple "):
+        assert done.stdout.count(row) == 1
+    said = " ".join(done.stdout.split())
+    assert "exchange is of your own: a call takes it where it asks for algorithm='exchange'" in said
+    assert "wrong, of your own, is no candidate here: wrong all_reduce of 2 ranks: rank 1" in said
+    assert "failing, of your own, is no candidate here: not enough values to unpack" in said
+    listed = json.loads(explain("--import", "mine", "--profile", "commodity", "--json").stdout)
+    own = next(each for each in listed["candidates"] if each["name"] == "exchange/simple")
+    assert own["us"] == own["predicted_us"] > 0
+    assert listed["algorithm"] == "direct"
+    assert [each["us"] for each in listed["candidates"]] == sorted(each["us"] for each in listed["candidates"])
     # What is wrong with a schedule is a sentence, what is wrong with the function has its line.
     done = explain("--import", "mine", "--algorithm", "wrong")
     assert done.returncode == 1
@@ -182,5 +198,7 @@ def test_calls_that_play_the_schedules_of_others(capsys):
         found = explain(half, "-n", "1x2")
         assert found["protocol"] in ("simple", "ll")
         assert found["channels"] == 1
+        # A lone rank's message to itself: neither half reads the other's memory.
+        assert explain(half, "-n", "1x1")["protocol"] == "simple"
     assert main(["explain", "ragged_all_to_all", "-n", "2x1"]) == 0
     assert capsys.readouterr().out.startswith("ragged_all_to_all of 1 MiB float32, 2 ranks in 2 process(es)")

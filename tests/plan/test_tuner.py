@@ -8,12 +8,13 @@ import pytest
 
 from jaxring.plan import cost
 from jaxring.plan.algorithms import ALGORITHMS, build
+from jaxring.plan.candidate import chunk_bytes
 from jaxring.plan.choice import choose_among
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.gpu.tuner import choose as choose_on_gpus
 from jaxring.plan.schedule import Spec
 from jaxring.plan.selection import Selection
-from jaxring.plan.tuner import choose, chunk_bytes
+from jaxring.plan.tuner import choose
 from jaxring.plan.verify import verify
 
 APART = tuple(range(8))

@@ -59,7 +59,11 @@ def test_chain_sums(ranks: int, dtype: str) -> None:
     x = np.arange(ranks * 40000).reshape(ranks, 40000) % 7
     y = run("test_chain", x.astype(jnp.dtype(dtype)), ranks)
     assert y.astype(np.float64).tolist() == x.sum(0).tolist()
-    assert any(d.algorithm == "test_chain" for d in jaxring.plans()) or ranks == 1
+    planned = [d for d in jaxring.plans() if d.algorithm == "test_chain"]
+    assert planned or ranks == 1
+    # Its price is of its own table.
+    assert all(name in ("test_chain/ll", "test_chain/simple") for d in planned for name, _ in d.candidates)
+    assert all(d.candidates and d.outlook.startswith("predicted ") for d in planned)
 
 
 def test_an_algorithm_in_xml_of_msccl_runs() -> None:

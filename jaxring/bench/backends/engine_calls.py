@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,8 @@ from jaxring.settings import settings
 from jaxring.world import launch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxring.bench.tuning.cell import Cell
 
 
@@ -36,6 +40,13 @@ class Backend:
         self._pool = ThreadPoolExecutor(len(self._local))
         self._begin = threading.Barrier(len(self._local))
         self._calls = 0
+
+    def register(self, modules: Sequence[str]) -> None:
+        """Imports the modules that register algorithms of the user's own, also from the current folder."""
+        if modules:
+            sys.path.insert(0, "")
+        for name in modules:
+            importlib.import_module(name)
 
     def prepare(self, cell: Cell) -> str:
         """Makes the buffers and the calls of each candidate. Returns ""."""

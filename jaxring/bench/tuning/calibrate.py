@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-    from jaxring.bench.tuning.cell import Layout
+    from jaxring.bench.tuning.cell import Layout, Own
     from jaxring.bench.tuning.measure import Times
     from jaxring.plan.profile import Profile
 
@@ -30,7 +30,7 @@ def hosts_of(count: int, rate: str) -> contextlib.AbstractContextManager[Hosts |
     return Hosts(count, rate=rate) if count > 1 else contextlib.nullcontext()
 
 
-def measure_all(layouts: Sequence[Layout], sizes: Sequence[int], hosts: Hosts | None) -> Measurements:
+def measure_all(layouts: Sequence[Layout], sizes: Sequence[int], hosts: Hosts | None, own: Own) -> Measurements:
     """Each layout, its times, and the processors that its processes share. A terminal shows the progress."""
     from rich.console import Console
     from rich.progress import Progress
@@ -39,7 +39,7 @@ def measure_all(layouts: Sequence[Layout], sizes: Sequence[int], hosts: Hosts | 
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         for layout in layouts:
             bar = progress.add_task(str(layout), total=None)
-            times, processors = measure(layout, sizes, hosts, functools.partial(_tell, progress, bar))
+            times, processors = measure(layout, sizes, hosts, functools.partial(_tell, progress, bar), own)
             found.append((layout, times, processors))
     return found
 

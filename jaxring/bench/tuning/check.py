@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from jaxring.bench.hosts import Hosts
     from jaxring.bench.tuning.calibrate import Measurements
-    from jaxring.bench.tuning.cell import Layout
+    from jaxring.bench.tuning.cell import Layout, Own
     from jaxring.plan.profile import Profile
 
 # A choice is right where it takes at most so much of the time of the best candidate.
@@ -40,7 +40,7 @@ def judge(profile: Profile, measured: Measurements) -> Iterator[Judged]:
         for cell, found in times.items():
             if len(cell.candidates) < 2:
                 continue
-            choice = layout.choose(cell.collective, cell.nbytes, processors, profile)
+            choice = layout.choose(cell.collective, cell.nbytes, processors, profile, cell.own)
             by_name = {"/".join(names): us for names, us in zip(cell.candidates, found, strict=True)}
             chosen = f"{choice.algorithm}/{choice.protocol}"
             best = min(by_name, key=by_name.__getitem__)
@@ -48,12 +48,12 @@ def judge(profile: Profile, measured: Measurements) -> Iterator[Judged]:
             yield Judged(what, chosen, best, by_name[chosen] / by_name[best])
 
 
-def check(layouts: Sequence[Layout], sizes: Sequence[int], hosts: Hosts | None) -> list[str]:
+def check(layouts: Sequence[Layout], sizes: Sequence[int], hosts: Hosts | None, own: Own) -> list[str]:
     """Calibrates from nothing on every other size, measures all of them anew, and says how the choices did."""
     begun = time.monotonic()
-    profile = calibrated(COMMODITY, measure_all(layouts, sizes[::2], hosts))
+    profile = calibrated(COMMODITY, measure_all(layouts, sizes[::2], hosts, own))
     took = time.monotonic() - begun
-    again = measure_all(layouts, sizes, hosts)
+    again = measure_all(layouts, sizes, hosts, own)
     lines = [f"calibrated in {took:.0f} s on {len(sizes[::2])} of {len(sizes)} sizes"]
     for name, each in (("commodity", COMMODITY), ("calibrated", profile)):
         cells = list(judge(each, again))

@@ -60,5 +60,5 @@ def _only(base: Profile, record: str, field: str) -> Profile:
 
 
 def _predicted(cell: Cell, layout: Layout, processors: int, profile: Profile) -> dict[str, float]:
-    choice = layout.choose(cell.collective, cell.nbytes, processors, profile)
+    choice = layout.choose(cell.collective, cell.nbytes, processors, profile, cell.own)
     return {name: sum(dataclasses.astuple(detail.predicted)) for name, detail in choice.details.items()}

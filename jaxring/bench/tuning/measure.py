@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jaxring.bench.hosts import Hosts
-    from jaxring.bench.tuning.cell import Cell, Layout
+    from jaxring.bench.tuning.cell import Cell, Layout, Own
 
 # A batch lasts about this long, and each candidate has so many of them, in as many turns. With 7 turns of 1 ms, 77% of
 # the choices were within 10% of the best on 2 cores, with 21 of 2 ms 87%, with 41 89%.
@@ -29,7 +29,7 @@ Times = dict["Cell", list[float]]
 
 
 def measure(
-    layout: Layout, sizes: Sequence[int], hosts: Hosts | None, say: Callable[[int, int], object]
+    layout: Layout, sizes: Sequence[int], hosts: Hosts | None, say: Callable[[int, int], object], own: Own
 ) -> tuple[Times, int]:
     """The median time in us of each candidate of each cell, and the processors that the layout's processes share.
 
@@ -43,7 +43,8 @@ def measure(
             for mask in masks:
                 processors |= mask
         shared = processors.bit_count()
-        todo = cells(layout, sizes, shared)
+        crew.ask("register", (own.modules,))
+        todo = cells(layout, sizes, shared, own)
         for number, cell in enumerate(todo):
             say(number, len(todo))
             found[cell] = _times(crew, cell, layout)
