@@ -84,7 +84,8 @@ NB_MODULE(JAXRING_MODULE, m) {
         options.checksums = checksums;
         options.faults = FaultPlan::From(faults);
         options.link_timeout_s = link_timeout_s;
-        StartRuntime(StartEngine(options).network(), options.checksums, process);
+        Engine& engine = StartEngine(options);
+        StartRuntime(engine.network(), engine.options().checksums, process);
       },
       nb::arg("process"), nb::arg("slot_bytes"), nb::arg("link_timeout_s") = 10.0, nb::arg("checksums") = false,
       nb::arg("faults") = std::map<std::string, double>(),

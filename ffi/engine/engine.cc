@@ -33,11 +33,18 @@ Engine::Engine(EngineOptions options)
       reporter_(&network_.peers(), &recorder_),
       stalls_(&reporter_, options_.stall_warning_s),
       waits_(std::chrono::microseconds(options_.spin_us), std::chrono::microseconds(options_.patience_us)) {
-  network_.Start();
-  for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
+  try {
+    network_.Start();
+    for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
+  } catch (...) {
+    StopThreads();  // they use members that are about to be destroyed
+    throw;
+  }
 }
 
-Engine::~Engine() {
+Engine::~Engine() { StopThreads(); }
+
+void Engine::StopThreads() {
   stop_ = true;
   python_.Close();
   network_.paths().Close();
@@ -79,7 +86,7 @@ void Engine::Work() {
       last_progress = Clock::now();
       continue;
     }
-    if (!ops.empty()) counters_.spills += network_.unexpected().TakeOver(network_.links());
+    if (!ops.empty()) TakeOverFullRings();
     if (!ops.empty() && Clock::now() - last_progress < waits_.current().spin) {
       sched_yield();
       continue;
@@ -97,15 +104,18 @@ void Engine::Work() {
 }
 
 void Engine::OnTick() {
-  auto now = Clock::now();
   if (counters_.in_flight.load(std::memory_order_relaxed) > 0) WatchSignalsAgain();
   waits_.Choose(network_.links().WaiterCpus({}));
-  bool late = false;
-  const std::optional<std::string> halted = halting_.Reason();
-  const std::vector<int> settled = network_.Check(now);
+  // First, since it may wait. An operation of the list was handed over before the reason is read: one that begins after
+  // a halt is over must not fail by it.
+  const std::vector<int> settled = network_.Check(Clock::now());
   const std::set<int> left(settled.begin(), settled.end());
+  const auto now = Clock::now();
+  const ActiveOperations::List active = active_.Get();
+  const std::optional<std::string> halted = halting_.Reason();
   const std::map<int, Crash> crashes = network_.peers().Crashes();
-  for (auto& op : active_.Get()) {
+  bool late = false;
+  for (auto& op : active) {
     if (halted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + *halted));
     if (!crashes.empty()) FailCrashed(*op, crashes, now);
     if (!left.empty()) FailLeft(*op, left);
@@ -118,14 +128,18 @@ void Engine::OnTick() {
   SendHeartbeats(now);
   late |= WarnOfStalls(now);
   if (late) network_.doorbell().NotifyAll();
-  sites_.CheckDeadlines(now, halted ? &*halted : nullptr);
+  const std::optional<std::string> still_halted = halting_.Reason();
+  sites_.CheckDeadlines(now, still_halted ? &*still_halted : nullptr);
 }
 
 bool Engine::WarnOfStalls(Clock::time_point now) {
   if (!stalls_.IsDue(now)) return false;
-  const ActiveOperations::List active = active_.Get();
-  if (auto warning = stalls_.Look(now, active, sites_.Waiting(now))) python_.AddStall(*std::move(warning));
-  return !active.empty();
+  if (auto warning = stalls_.Look(now, active_.Get(), sites_.Waiting(now))) python_.AddStall(*std::move(warning));
+  return stalls_.has_examined();
+}
+
+void Engine::TakeOverFullRings() {
+  if (const uint64_t taken = network_.unexpected().TakeOver(network_.links())) counters_.spills += taken;
 }
 
 void Engine::Confirm(ProgramLatch& latch, int process) {

@@ -104,7 +104,11 @@ class Engine : private NetworkClient {
     return recorder_.FindLaunch(key, sequence);
   }
 
+  // Ends the workers and the network's thread.
+  void StopThreads();
   void Work();
+  // Moves the messages of full rings to the unexpected-message queue.
+  void TakeOverFullRings();
   [[gnu::hot]] void Begin(std::span<Started> ops, bool help);
   // Executes operations on the launching thread, and polls for their peers for a short time. True if all ended.
   [[gnu::hot]] bool ExecuteHere(std::span<Started> ops);

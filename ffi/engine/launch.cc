@@ -132,7 +132,7 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       return false;
     }
     // With several operations, the peers' rings may be full of messages for operations that come later in this process.
-    if (ops.size() > 1) counters_.spills += network_.unexpected().TakeOver(network_.links());
+    if (ops.size() > 1) TakeOverFullRings();
     if (now - yielded < policy.keep_cpu && waiting.cpu >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
         !network_.links().AnyMayNeedCpu(waiting.cpu, ops[0]->key())) {
       continue;

@@ -24,7 +24,9 @@ void Network::Start() {
   poller_ = std::make_unique<Poller>([this] { client_->OnTick(); });
 }
 
-void Network::Stop() { poller_.reset(); }
+void Network::Stop() {
+  if (poller_) poller_->Stop();
+}
 
 void Network::OnFrame(int process, const ControlFrame& frame) {
   peers_.Hear(process, frame);

@@ -41,7 +41,8 @@ class Network {
   ~Network() { Stop(); }
   Network(const Network&) = delete;
 
-  // Starts the thread that polls, which calls the client. Before that no connection can be added.
+  // Starts the thread that polls, which calls the client. Before that no connection can be added, and nothing be
+  // checked or dropped.
   void Start();
   // Ends that thread: afterwards the client is not called any more.
   void Stop();

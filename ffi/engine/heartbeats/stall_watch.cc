@@ -39,6 +39,7 @@ std::optional<std::string> StallWatch::Look(Clock::time_point now,
     if (op->failed() || now - op->begun() < std::min<Clock::duration>(unit, kYoung)) continue;
     seen[op->key()] = {op->Progress(), op->begun(), 0, op, ""};
   }
+  examined_ = !seen.empty();
   for (Activity& activity : waiting) {
     // Without what planning waits for, which changes meanwhile.
     const std::string name = activity.what.substr(0, activity.what.find(", which waits for"));

@@ -25,6 +25,8 @@ class StallWatch {
   // one that has waited longest: "has waited 10 s in ...".
   std::optional<std::string> Look(Clock::time_point now, const std::vector<std::shared_ptr<Operation>>& active,
                                   std::vector<Activity> waiting);
+  // Whether the last look has examined lanes: that makes them busy, and workers skip busy lanes.
+  bool has_examined() const { return examined_; }
 
  private:
   // An operation, or an execution that has not become one yet, that makes no progress.
@@ -40,6 +42,7 @@ class StallWatch {
   const WaitReporter* const reporter_;
   const double warning_s_;
   Clock::time_point looked_at_{};
+  bool examined_ = false;
   std::map<uint64_t, Stall> stalls_;  // by operation or execution
 };
 

@@ -241,8 +241,9 @@ std::vector<Arrivals> PeerMonitor::TakeArrivals() {
 }
 
 void PeerMonitor::Clear() {
+  Peers dropped;  // destroyed when the lock is free: a connection tells Paths of its end, under another mutex
   std::lock_guard lock(mutex_);
-  peers_.clear();
+  dropped.swap(peers_);
   crashes_.clear();
 }
 

@@ -52,7 +52,7 @@ inline OfferedTransport::Place PlaceOf(const verbs::EndpointOptions& options) {
 }
 
 // Makes a link from process `from` to process `to` as jaxring/world/links.py does. Returns the sender's socket, for
-// tests that cut it. `path`: see Engine::AddOffered.
+// tests that cut it. `path`: see Network::AddOffered.
 inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int channel, const std::string& path = "") {
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
   int fds[2];

@@ -27,11 +27,18 @@ Poller::Poller(std::function<void()> tick)
   thread_ = std::thread([this] { Run(); });
 }
 
-Poller::~Poller() {
+void Poller::Stop() {
+  if (!thread_.joinable()) return;
   stop_ = true;
   Kick();
   thread_.join();
-  handlers_.clear();
+  decltype(handlers_) dropped;  // destroyed when the lock is free
+  std::lock_guard lock(mutex_);
+  dropped.swap(handlers_);
+}
+
+Poller::~Poller() {
+  Stop();
   close(epoll_fd_);
   close(event_fd_);
 }

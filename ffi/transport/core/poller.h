@@ -30,6 +30,8 @@ class Poller {
   explicit Poller(std::function<void()> tick);
   ~Poller();
   Poller(const Poller&) = delete;
+  // Ends the thread, and drops all handlers. Nothing is called any more; further calls have no effect.
+  void Stop();
 
   // The poller owns the handler from now on, and the handler owns its descriptor. `events`: as for epoll_ctl.
   void Add(int fd, uint32_t events, std::shared_ptr<Handler> handler);

@@ -10,6 +10,8 @@
 namespace jaxring::cuda {
 namespace {
 
+constexpr uint32_t kTakeOverEvery = 64;
+
 // Announces a message that a NIC has written.
 struct Notice {
   uint32_t bytes;
@@ -130,6 +132,7 @@ bool Proxy::SendCredit(LaneState& lane) {
 
 void Proxy::Damaged(LaneState& lane, const MessageId& id, uint32_t bytes) {
   lane.damaged = true;
+  network_.unexpected().Discard(id.op);  // nobody takes them any more
   if (!lane.what.broken) return;
   lane.what.broken("message " + std::to_string(id.index) + " of lane " + std::to_string(id.lane) + ", " +
                    std::to_string(bytes) + " bytes, arrived damaged " + lane.what.where +
@@ -198,7 +201,9 @@ bool Proxy::ReceiveCredit(LaneState& lane) {
 
 void Proxy::Run() {
   int idle = 0;
-  while (!stop_) {
+  for (uint32_t round = 0; !stop_; ++round) {
+    // A ring may be full of messages for lanes that this process has not added yet.
+    if (round % kTakeOverEvery == 0) network_.unexpected().TakeOver(network_.links());
     const uint32_t seen = network_.doorbell().Value();
     bool moved = false;
     size_t count;
@@ -221,8 +226,6 @@ void Proxy::Run() {
     } else if (++idle < 100) {
       std::this_thread::yield();
     } else {
-      // A ring may be full of messages for lanes that this process has not added yet.
-      network_.unexpected().TakeOver(network_.links());
       network_.doorbell().Wait(seen, std::min(idle - 99, 20) * 10);
     }
   }
