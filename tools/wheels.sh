@@ -80,7 +80,7 @@ for base in "$@"; do
     glibc="$(grep -oE 'manylinux_2_[0-9]+' <<<"${wheel##*/}" | sort -V | tail -1 || true)"
     [ -n "$glibc" ] || fail "${wheel##*/} is for no manylinux platform: 'auditwheel -v show' of it says why"
     [ "${glibc##*_}" -le "$NEWEST_GLIBC" ] || fail "${wheel##*/} would need a C library newer than 2.$NEWEST_GLIBC. Find" \
-      "the symbol by 'auditwheel -v show' of $(echo "$work"/built/*.whl); ffi/base/old_symbols.h is about one such symbol"
+      "the symbol by 'auditwheel -v show' of $(echo "$work"/built/*.whl); ffi/base/condition_variable.h is about one such symbol"
   done
   mv "$work"/repaired/*.whl "$folder"
 done

@@ -5,13 +5,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
-#include "base/old_symbols.h"
+#include "base/condition_variable.h"
+#include "base/mutex.h"
 
 namespace jaxring {
 namespace {
@@ -19,9 +18,9 @@ namespace {
 // Waits for the end of one rank's call.
 struct Ended {
   const std::thread::id caller = std::this_thread::get_id();
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is = false;    // under the lock
+  Mutex mutex;
+  ConditionVariable changed;
+  bool is JAXRING_GUARDED_BY(mutex) = false;
   bool here = false;  // set without the lock if `caller` itself ends the call
   Status status;
   void Set(const Status& s) {
@@ -31,16 +30,16 @@ struct Ended {
       return;
     }
     // Holds the lock to the end: the waiting thread destroys this object as soon as it gets the lock.
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     status = s;
     is = true;
-    changed.notify_all();
+    changed.NotifyAll();
   }
   // Called by the thread that made this object.
   void Wait() {
     if (here) return;
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return is; });
+    MutexLock lock(mutex);
+    while (!is) changed.Wait(mutex);
   }
 };
 

@@ -3,7 +3,7 @@
 namespace jaxring {
 
 Halting::Halted Halting::Halt(const std::string& reason, bool tell) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const bool news = !halted_.load(std::memory_order_relaxed);
   if (news) reason_ = reason;
   halted_.store(true);
@@ -13,7 +13,7 @@ Halting::Halted Halting::Halt(const std::string& reason, bool tell) {
 }
 
 bool Halting::End(const std::string& reason) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ending_) return false;
   ending_ = true;
   reason_ = reason;
@@ -23,17 +23,17 @@ bool Halting::End(const std::string& reason) {
 
 std::optional<std::string> Halting::Reason() {
   if (!halted_.load()) return std::nullopt;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return reason_;
 }
 
 void Halting::BeginEpoch() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   told_ = false;
 }
 
 void Halting::Resume() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!ending_) halted_.store(false);
 }
 

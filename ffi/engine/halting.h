@@ -2,9 +2,10 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <optional>
 #include <string>
+
+#include "base/mutex.h"
 
 namespace jaxring {
 
@@ -27,9 +28,10 @@ class Halting {
   void Resume();
 
  private:
-  std::mutex mutex_;  // no other mutex is taken under it
-  std::string reason_;
-  bool ending_ = false, told_ = false;
+  Mutex mutex_;  // no other mutex is taken under it
+  std::string reason_ JAXRING_GUARDED_BY(mutex_);
+  bool ending_ JAXRING_GUARDED_BY(mutex_) = false;
+  bool told_ JAXRING_GUARDED_BY(mutex_) = false;
   std::atomic<bool> halted_{false};
 };
 

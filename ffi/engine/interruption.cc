@@ -35,7 +35,7 @@ bool Engine::Interrupt(const std::string& why, Clock::time_point at) {
 }
 
 bool Site::Interrupt(const std::string& why, Clock::time_point at) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   bool found = false;
   for (Group& group : groups_) {
     for (Instance& instance : group.waiting) {

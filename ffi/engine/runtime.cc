@@ -1,15 +1,15 @@
 #include "engine/runtime.h"
 
-#include <mutex>
+#include "base/mutex.h"
 
 namespace jaxring {
 namespace {
-std::mutex mutex;
+Mutex mutex;
 std::atomic<Engine*> engine{nullptr};
 }  // namespace
 
 Engine& StartEngine(const EngineOptions& options) {
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   if (engine.load() == nullptr) engine.store(new Engine(options));
   return *engine.load();
 }

@@ -51,7 +51,7 @@ std::vector<int32_t> Site::GroupPartitions(int group) const {
 }
 
 std::map<int, int> Site::Arrived(int group) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return groups_[group].devices;
 }
 
@@ -75,7 +75,7 @@ void Site::Arrive(Arrival arrival) {
     Arrival::Buffers& buffers = arrival.further[i - 1];
     if (buffers.out != buffers.in) buffers.pages = PreparePages(buffers.out, buffers.out_bytes);
   }
-  std::unique_lock lock(mutex_);
+  RelockableMutexLock lock(mutex_);
   if (std::optional<std::string> why = engine_->halting().Reason()) {
     engine_->completions().Post([done = std::move(arrival.participant.done), text = "jaxring: " + *why] {
       done(Status::Error(Code::kAborted, text));
@@ -88,8 +88,10 @@ void Site::Arrive(Arrival arrival) {
     Instance instance{arrival.run_id, NextSequence(group), now, {}, {}};
     arrival.participant.on_launching_thread = true;
     instance.arrivals.push_back(std::move(arrival));
-    Start(group_index, instance, true, now, lock);
-    return;
+    Started started;
+    if (!Start(group_index, instance, now, &started)) return;
+    lock.Unlock();
+    return Launch(started, true);
   }
   if (!group.ready) group.devices[rank] = arrival.device;
   auto it = group.waiting.begin();
@@ -109,8 +111,10 @@ void Site::Arrive(Arrival arrival) {
     Instance instance = std::move(*it);
     group.waiting.erase(it);
     instance.arrivals.back().participant.on_launching_thread = true;
-    Start(group_index, instance, true, Clock::now(), lock);
-    return;
+    Started started;
+    if (!Start(group_index, instance, Clock::now(), &started)) return;
+    lock.Unlock();
+    return Launch(started, true);
   }
   if (!group.ready) Ask(group_index);
   if (!watched_) {
@@ -144,7 +148,7 @@ uint64_t Site::NextSequence(Group& group) {
 }
 
 void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Plan> plan) {
-  std::unique_lock lock(mutex_);
+  RelockableMutexLock lock(mutex_);
   Group& group = groups_[group_index];
   Part& part = group.parts[collective];
   // Ignores a plan that was requested before the job was rebuilt, and a second plan.
@@ -161,13 +165,16 @@ void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Pla
     Instance instance = std::move(*it);
     group.waiting.erase(it);
     if (!instance.failure.ok()) continue;
-    Start(group_index, instance, false, Clock::now(), lock);
-    lock.lock();
+    Started started;
+    if (!Start(group_index, instance, Clock::now(), &started)) continue;
+    lock.Unlock();
+    Launch(started, false);
+    lock.Lock();
   }
 }
 
 void Site::Renew(uint64_t epoch, const Status& status) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   epoch_ = epoch;
   for (Group& group : groups_) {
     for (Instance& instance : group.waiting) FailAll(instance, status);
@@ -180,7 +187,7 @@ void Site::Renew(uint64_t epoch, const Status& status) {
 }
 
 void Site::Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t epoch) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (epoch != epoch_) return;
   Identified(groups_[group], groups_[group].parts[collective], {key, half, process});
 }
@@ -200,7 +207,7 @@ void Site::Identified(Group& group, Part& part, const Part::Identity& identity) 
 }
 
 void Site::Reject(int group_index, size_t collective, const Status& status, uint64_t epoch) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (epoch != epoch_) return;
   if (status.code == Code::kUnavailable) engine_->network().failures().NoteTrouble();  // a peer cannot be reached
   Group& group = groups_[group_index];

@@ -12,12 +12,12 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/operation/operation.h"
 #include "network/peers/control_frames.h"
 #include "plan/plan.h"
@@ -125,44 +125,55 @@ class Site : public std::enable_shared_from_this<Site> {
   // The sequence number of an execution that begins now.
   [[gnu::hot]] static uint64_t NextSequence(Group& group);
   // Requests the plans that a group lacks.
-  void Ask(int group);
+  void Ask(int group) JAXRING_REQUIRES(mutex_);
   // Sets a part's identity, under which failures are broadcast from now on. Earlier failures are broadcast now.
-  void Identified(Group& group, Part& part, const Part::Identity& identity);
-  // Releases the lock.
-  [[gnu::hot]] void Start(int group, Instance& instance, bool on_this_thread, Clock::time_point now,
-                          std::unique_lock<std::mutex>& lock);
+  void Identified(Group& group, Part& part, const Part::Identity& identity) JAXRING_REQUIRES(mutex_);
+  // What is to be done for an execution once the lock is free.
+  struct Started {
+    // Most calls hold one operation, for which no vector is allocated.
+    std::shared_ptr<Operation> one;
+    std::vector<std::shared_ptr<Operation>> several;
+    std::vector<Completion> sent;  // of buffered sends
+    std::span<std::shared_ptr<Operation>> ops() { return several.empty() ? std::span(&one, 1) : std::span(several); }
+  };
+  // Makes the operations of an execution, which Launch then launches. False if it has failed the ranks instead.
+  [[gnu::hot]] bool Start(int group, Instance& instance, Clock::time_point now, Started* started)
+      JAXRING_REQUIRES(mutex_);
+  [[gnu::hot]] void Launch(Started& started, bool on_this_thread) JAXRING_EXCLUDES(mutex_);
   // Whether the ranks' buffers fit a plan; otherwise fails the ranks.
-  [[gnu::hot]] bool Fits(const Plan& plan, size_t collective, Instance& instance);
+  [[gnu::hot]] bool Fits(const Plan& plan, size_t collective, Instance& instance) JAXRING_REQUIRES(mutex_);
   // Whether a rank's buffers fit the plan's epilogue, where there is either.
   [[gnu::cold]] static bool EpilogueFits(const Plan& plan, const Participant& participant);
   // Copies the data of a buffered send. Its caller's call ends once the send has begun, since the peer's receive may
   // depend on that; the completions to call then are appended to `sent`. False if it has failed the ranks instead.
   bool Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy,
-              std::vector<Completion>* sent);
+              std::vector<Completion>* sent) JAXRING_REQUIRES(mutex_);
   // The operation of one of the call's collectives; nullptr if it has failed the ranks instead.
   [[gnu::hot]] std::shared_ptr<Operation> Prepare(Group& group, size_t collective, Instance& instance,
-                                                  Clock::time_point now, std::vector<Completion>* sent);
+                                                  Clock::time_point now, std::vector<Completion>* sent)
+      JAXRING_REQUIRES(mutex_);
   // Makes the operations of a fused call complete the ranks together, after the last of them.
   void Fuse(Instance& instance, std::span<std::shared_ptr<Operation>> ops);
-  void Expire(Group& group, Instance& instance);
+  void Expire(Group& group, Instance& instance) JAXRING_REQUIRES(mutex_);
   // Broadcasts the failure of an execution that failed here before it began.
-  void TellFailure(Group& group, Instance& instance);
+  void TellFailure(Group& group, Instance& instance) JAXRING_REQUIRES(mutex_);
   // The name of a collective that may have no plan yet, for messages.
   std::string CallName(size_t collective) const;
   // What planning waits for, to append to the call's name; empty if it does not wait.
   std::string WaitsFor() const;
   // Fails an execution whose failure another process has reported; false if none has.
-  bool FailIfReported(Group& group, Instance& instance);
-  [[gnu::cold]] void FailAll(Instance& instance, const Status& status);
+  bool FailIfReported(Group& group, Instance& instance) JAXRING_REQUIRES(mutex_);
+  [[gnu::cold]] void FailAll(Instance& instance, const Status& status) JAXRING_REQUIRES(mutex_);
 
   Engine* engine_;
   const uint64_t id_;
   SiteSpec spec_;
   std::map<int32_t, std::pair<int, int>> place_;  // partition -> (group, rank)
-  std::mutex mutex_;
-  std::deque<Group> groups_;  // a deque, because groups hold participants and cannot be moved
-  bool watched_ = false;
-  uint64_t epoch_;
+  Mutex mutex_;
+  // A deque, because groups hold participants and cannot be moved.
+  std::deque<Group> groups_ JAXRING_GUARDED_BY(mutex_);
+  bool watched_ JAXRING_GUARDED_BY(mutex_) = false;
+  uint64_t epoch_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

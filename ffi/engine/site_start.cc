@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/mutex.h"
 #include "engine/calls/fused_call.h"
 #include "engine/engine.h"
 #include "engine/operation/epilogue_fit.h"
@@ -108,40 +109,33 @@ std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Instan
   return op;
 }
 
-void Site::Start(int group_index, Instance& instance, bool help, Clock::time_point now,
-                 std::unique_lock<std::mutex>& lock) {
+bool Site::Start(int group_index, Instance& instance, Clock::time_point now, Started* started) {
   Group& group = groups_[group_index];
   const Plan& first = *group.parts[0].plan;
   if (first.half != Half::kBoth) {
     if (Status failure = engine_->sites().TakeFailure(first.key); !failure.ok()) {
       failure.message = "an earlier buffered send failed: " + failure.message;
       FailAll(instance, failure);
-      lock.unlock();
-      return;
+      return false;
     }
   }
   for (size_t i = 0; i < group.parts.size(); ++i) {
-    if (Fits(*group.parts[i].plan, i, instance)) continue;
-    lock.unlock();
-    return;
+    if (!Fits(*group.parts[i].plan, i, instance)) return false;
   }
-  std::vector<Completion> sent;
-  // Most calls hold one operation, for which no vector is allocated.
-  std::shared_ptr<Operation> one;
-  std::vector<std::shared_ptr<Operation>> several(group.parts.size() == 1 ? 0 : group.parts.size());
-  const std::span ops = several.empty() ? std::span(&one, 1) : std::span(several);
+  if (group.parts.size() != 1) started->several.resize(group.parts.size());
+  const std::span ops = started->ops();
   for (size_t i = 0; i < ops.size(); ++i) {
-    ops[i] = Prepare(group, i, instance, now, &sent);
-    if (ops[i] == nullptr) {
-      lock.unlock();
-      return;
-    }
+    ops[i] = Prepare(group, i, instance, now, &started->sent);
+    if (ops[i] == nullptr) return false;
     ops[i]->home = {this, group_index, i};
   }
-  if (!several.empty()) Fuse(instance, ops);
-  lock.unlock();
-  engine_->Launch(ops, help);
-  for (Completion& done : sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
+  if (!started->several.empty()) Fuse(instance, ops);
+  return true;
+}
+
+void Site::Launch(Started& started, bool on_this_thread) {
+  engine_->Launch(started.ops(), on_this_thread);
+  for (Completion& done : started.sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
 }
 
 void Site::Fuse(Instance& instance, std::span<std::shared_ptr<Operation>> ops) {
@@ -161,7 +155,7 @@ void Site::Fuse(Instance& instance, std::span<std::shared_ptr<Operation>> ops) {
 }
 
 void Site::TakeBack(int group, std::span<std::shared_ptr<Operation>> ops) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (std::shared_ptr<Operation>& op : ops) {
     Part& part = groups_[group].parts[op->home.collective];
     if (op.use_count() == 1 && op->Reusable() && part.plan.get() == &op->plan()) part.spare = std::move(op);

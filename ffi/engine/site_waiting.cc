@@ -88,7 +88,7 @@ bool Site::FailIfReported(Group& group, Instance& instance) {
 }
 
 void Site::Describe(Clock::time_point now, std::vector<Activity>* activities) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Group& group : groups_) {
     for (const Instance& instance : group.waiting) {
       if (!instance.failure.ok()) continue;
@@ -112,7 +112,7 @@ void Site::Describe(Clock::time_point now, std::vector<Activity>* activities) {
 }
 
 bool Site::CheckDeadlines(Clock::time_point now, const std::string* abort_reason) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   bool waiting = false;
   auto limit = std::chrono::duration<double>(spec_.timeout_s);
   for (Group& group : groups_) {

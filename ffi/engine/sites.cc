@@ -5,18 +5,18 @@
 namespace jaxring {
 
 void Sites::Add(Site* site) {
-  std::lock_guard lock(sites_mutex_);
+  MutexLock lock(sites_mutex_);
   sites_.emplace(next_++, site);
 }
 
 void Sites::Remove(Site* site) {
-  std::lock_guard lock(sites_mutex_);
+  MutexLock lock(sites_mutex_);
   std::erase_if(sites_, [site](const auto& entry) { return entry.second == site; });
 }
 
 std::vector<std::shared_ptr<Site>> Sites::All() {
   std::vector<std::shared_ptr<Site>> all;
-  std::lock_guard lock(sites_mutex_);
+  MutexLock lock(sites_mutex_);
   for (const auto& entry : sites_) {
     if (auto site = entry.second->weak_from_this().lock()) all.push_back(std::move(site));
   }
@@ -24,14 +24,14 @@ std::vector<std::shared_ptr<Site>> Sites::All() {
 }
 
 void Sites::Watch(std::weak_ptr<Site> site) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   watched_.push_back(std::move(site));
 }
 
 void Sites::CheckDeadlines(Clock::time_point now, const std::string* halted) {
   std::vector<std::weak_ptr<Site>> watched;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     watched.swap(watched_);
   }
   for (auto& weak : watched) {
@@ -42,7 +42,7 @@ void Sites::CheckDeadlines(Clock::time_point now, const std::string* halted) {
 std::vector<Activity> Sites::Waiting(Clock::time_point now) {
   std::vector<std::weak_ptr<Site>> watched;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     watched = watched_;
   }
   std::vector<Activity> waiting;
@@ -53,25 +53,25 @@ std::vector<Activity> Sites::Waiting(Clock::time_point now) {
 }
 
 std::shared_ptr<std::atomic<uint64_t>> Sites::CounterOf(uint64_t key, bool recv) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& counter = counters_[{key, recv}];
   if (!counter) counter = std::make_shared<std::atomic<uint64_t>>(0);
   return counter;
 }
 
 void Sites::KeepFailure(uint64_t key, const Status& failure) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   failures_[key] = failure;
 }
 
 Status Sites::TakeFailure(uint64_t key) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto node = failures_.extract(key);
   return node ? std::move(node.mapped()) : Status{};
 }
 
 void Sites::Forget() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   counters_.clear();
   failures_.clear();
 }

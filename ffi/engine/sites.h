@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "engine/operation/operation.h"
 #include "network/peers/control_frames.h"
@@ -42,13 +42,13 @@ class Sites {
   void Forget();
 
  private:
-  std::mutex sites_mutex_;  // no other mutex is taken under it
-  std::map<uint64_t, Site*> sites_;
-  uint64_t next_ = 0;
-  std::mutex mutex_;  // nor under this one
-  std::vector<std::weak_ptr<Site>> watched_;
-  std::map<std::pair<uint64_t, bool>, std::shared_ptr<std::atomic<uint64_t>>> counters_;
-  std::map<uint64_t, Status> failures_;
+  Mutex sites_mutex_;  // no other mutex is taken under it
+  std::map<uint64_t, Site*> sites_ JAXRING_GUARDED_BY(sites_mutex_);
+  uint64_t next_ JAXRING_GUARDED_BY(sites_mutex_) = 0;
+  Mutex mutex_;  // nor under this one
+  std::vector<std::weak_ptr<Site>> watched_ JAXRING_GUARDED_BY(mutex_);
+  std::map<std::pair<uint64_t, bool>, std::shared_ptr<std::atomic<uint64_t>>> counters_ JAXRING_GUARDED_BY(mutex_);
+  std::map<uint64_t, Status> failures_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

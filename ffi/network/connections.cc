@@ -76,7 +76,7 @@ OnEnd Network::LinkEnded(int process, bool by_socket) {
 
 void Network::AddGoodbye(const std::function<void()>& say) {
   {
-    std::lock_guard lock(goodbyes_mutex_);
+    MutexLock lock(goodbyes_mutex_);
     goodbyes_.push_back(say);
     if (!said_goodbye_) return;
   }
@@ -86,7 +86,7 @@ void Network::AddGoodbye(const std::function<void()>& say) {
 void Network::SayGoodbyes() {
   std::vector<std::function<void()>> goodbyes;
   {
-    std::lock_guard lock(goodbyes_mutex_);
+    MutexLock lock(goodbyes_mutex_);
     said_goodbye_ = true;
     goodbyes.swap(goodbyes_);  // a copy would need memory, which this process may have run out of
   }

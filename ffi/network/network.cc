@@ -112,7 +112,7 @@ void Network::DropConnections() {
   failures_.Clear();
   unexpected_.Clear();
   any_left_ = false;
-  std::lock_guard lock(goodbyes_mutex_);
+  MutexLock lock(goodbyes_mutex_);
   goodbyes_.clear();
 }
 

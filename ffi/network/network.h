@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "network/paths.h"
 #include "network/peers/failure_log.h"
 #include "network/peers/network_client.h"
@@ -113,9 +113,10 @@ class Network {
   FailureLog failures_;
   std::atomic<uint64_t> epoch_{0};
   std::atomic<bool> any_left_{false};  // of the peers
-  std::mutex goodbyes_mutex_;
-  std::vector<std::function<void()>> goodbyes_;  // each sends the goodbye of one link
-  bool said_goodbye_ = false;
+  Mutex goodbyes_mutex_;
+  // Each sends the goodbye of one link
+  std::vector<std::function<void()>> goodbyes_ JAXRING_GUARDED_BY(goodbyes_mutex_);
+  bool said_goodbye_ JAXRING_GUARDED_BY(goodbyes_mutex_) = false;
   OfferedTransports offered_;
   std::unique_ptr<Poller> poller_;  // the last member: its thread uses everything above
 };

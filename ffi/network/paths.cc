@@ -28,11 +28,11 @@ std::string Seconds(std::chrono::duration<double> time) {
 
 std::unique_ptr<Stream> Paths::Add(std::unique_ptr<Stream> stream, const End& end, Poller* poller) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!entries_.try_emplace(end).second) throw std::invalid_argument("there is a connection of that name already");
   }
   const auto forget = [this, end] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     entries_.erase(end);
   };
   std::unique_ptr<ResumableStream> made;
@@ -42,13 +42,13 @@ std::unique_ptr<Stream> Paths::Add(std::unique_ptr<Stream> stream, const End& en
     forget();
     throw;
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   entries_.at(end).stream = made.get();
   return made;
 }
 
 void Paths::Add(const std::shared_ptr<MovableLink>& link, const End& end) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Entry entry;
   entry.link = link;
   entry.of_link = true;
@@ -59,7 +59,7 @@ void Paths::Add(const std::shared_ptr<MovableLink>& link, const End& end) {
 }
 
 std::shared_ptr<MovableLink> Paths::Link(const End& end) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = entries_.find(end);
   std::shared_ptr<MovableLink> link = it == entries_.end() ? nullptr : it->second.link.lock();
   if (!link) throw std::invalid_argument("there is no such link any more");
@@ -67,7 +67,7 @@ std::shared_ptr<MovableLink> Paths::Link(const End& end) {
 }
 
 void Paths::Switched(const End& end, bool detour) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto it = entries_.find(end); it != entries_.end()) Works(it->second, detour);
 }
 
@@ -91,26 +91,26 @@ Paths::Entry& Paths::At(const End& end) {
 }
 
 void Paths::Suspend(const End& end, uint64_t attempt) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Entry& entry = At(end);
   entry.stream->Suspend(attempt);
   entry.reconnecting = true;
 }
 
 uint64_t Paths::Drain(const End& end, uint64_t attempt) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return At(end).stream->Drain(attempt);
 }
 
 void Paths::Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received, bool detour) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Entry& entry = At(end);
   entry.stream->Resume(attempt, std::move(next), received);
   Works(entry, detour);
 }
 
 bool Paths::IsLost(const End& end) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = entries_.find(end);
   if (it == entries_.end()) return false;
   const std::shared_ptr<Movable> connection = Connection(it->second);
@@ -118,7 +118,7 @@ bool Paths::IsLost(const End& end) const {
 }
 
 bool Paths::Lives(const End& end) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = entries_.find(end);
   if (it == entries_.end()) return false;
   const std::shared_ptr<Movable> connection = Connection(it->second);
@@ -126,13 +126,16 @@ bool Paths::Lives(const End& end) const {
 }
 
 void Paths::Fail(const End& end, const std::string& why, Ending ending) {
-  std::unique_lock lock(mutex_);
-  const auto it = entries_.find(end);
-  if (it == entries_.end()) return;
-  const std::shared_ptr<Movable> connection = Connection(it->second);
+  std::shared_ptr<Movable> link;
+  {
+    MutexLock lock(mutex_);
+    const auto it = entries_.find(end);
+    if (it == entries_.end()) return;
+    if (it->second.stream != nullptr) return it->second.stream->Fail(why, ending);
+    link = it->second.link.lock();
+  }
   // A link's end is told to the engine, which has locks of its own.
-  if (it->second.stream == nullptr) lock.unlock();
-  if (connection) connection->Fail(why, ending);
+  if (link) link->Fail(why, ending);
 }
 
 void Paths::Check(Time now) {
@@ -140,7 +143,7 @@ void Paths::Check(Time now) {
   std::vector<std::shared_ptr<Movable>> links;
   std::vector<std::pair<std::shared_ptr<Movable>, std::string>> failed;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (now - checked_at_ < kCheckEvery) return;
     checked_at_ = now;
     for (const auto& [end, entry] : entries_) {
@@ -151,7 +154,7 @@ void Paths::Check(Time now) {
     if (link && !link->over()) link->Observe(now);
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase_if(entries_, [](const auto& item) { return item.second.of_link && item.second.link.expired(); });
     for (auto& [end, entry] : entries_) {
       std::shared_ptr<Movable> connection = Connection(entry);
@@ -199,25 +202,27 @@ std::string Paths::Check(const End& end, Entry& entry, Movable& connection, Time
   }
   entry.reconnecting = true;
   entry.reported_at = now;
-  news_.notify_all();
+  news_.NotifyAll();
   return "";
 }
 
 std::optional<std::vector<Paths::Lost>> Paths::TakeLost(double timeout_s) {
-  std::unique_lock lock(mutex_);
-  news_.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return closed_ || !lost_.empty(); });
+  const auto deadline = After(timeout_s);
+  MutexLock lock(mutex_);
+  while (!closed_ && lost_.empty() && news_.WaitUntil(mutex_, deadline)) {
+  }
   if (closed_) return std::nullopt;
   return std::exchange(lost_, {});
 }
 
 void Paths::Close() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   closed_ = true;
-  news_.notify_all();
+  news_.NotifyAll();
 }
 
 bool Paths::Settled() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::all_of(entries_.begin(), entries_.end(), [](const auto& item) {
     const auto& [end, entry] = item;
     const std::shared_ptr<Movable> connection = Connection(entry);
@@ -226,7 +231,7 @@ bool Paths::Settled() const {
 }
 
 std::pair<int, int> Paths::Count() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::pair<int, int> count{0, 0};
   for (const auto& [end, entry] : entries_) {
     if (!end.dialled) continue;

@@ -2,17 +2,17 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/condition_variable.h"
+#include "base/mutex.h"
 #include "transport/core/movable.h"
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
@@ -82,20 +82,20 @@ class Paths {
     Time reported_at{};
     bool detour = false;
   };
-  Entry& At(const End& end);
+  Entry& At(const End& end) JAXRING_REQUIRES(mutex_);
   static std::shared_ptr<Movable> Connection(const Entry& entry);
   static void Works(Entry& entry, bool detour);
   // Returns why it is to end for good, "" if it is not.
-  std::string Check(const End& end, Entry& entry, Movable& connection, Time now);
+  std::string Check(const End& end, Entry& entry, Movable& connection, Time now) JAXRING_REQUIRES(mutex_);
 
   const std::chrono::duration<double> limit_;
   const ResumableStream::GetState get_state_;
-  mutable std::mutex mutex_;  // taken before that of a stream or link
-  std::condition_variable news_;
-  bool closed_ = false;
-  std::map<End, Entry> entries_;
-  std::vector<Lost> lost_;
-  Time checked_at_{};
+  mutable Mutex mutex_;  // taken before that of a stream or link
+  ConditionVariable news_;
+  bool closed_ JAXRING_GUARDED_BY(mutex_) = false;
+  std::map<End, Entry> entries_ JAXRING_GUARDED_BY(mutex_);
+  std::vector<Lost> lost_ JAXRING_GUARDED_BY(mutex_);
+  Time checked_at_ JAXRING_GUARDED_BY(mutex_){};
 };
 
 }  // namespace jaxring

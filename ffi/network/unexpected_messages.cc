@@ -11,7 +11,7 @@ constexpr size_t kMaxBytes = size_t{1} << 30;
 }  // namespace
 
 void UnexpectedMessages::Put(const MessageId& id, Entry message) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (discarded_.count(id.op) != 0) return;
   const size_t bytes = message.data.size();
   messages_[id] = std::move(message);
@@ -21,7 +21,7 @@ void UnexpectedMessages::Put(const MessageId& id, Entry message) {
 
 bool UnexpectedMessages::Take(const MessageId& id, Entry* message) {
   if (count_.load(std::memory_order_acquire) == 0) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = messages_.find(id);
   if (it == messages_.end()) return false;
   *message = std::move(it->second);
@@ -52,7 +52,7 @@ uint64_t UnexpectedMessages::TakeOver(const Links& links) {
 }
 
 void UnexpectedMessages::Discard(uint64_t op) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   discarded_.insert(op);
   for (auto it = messages_.begin(); it != messages_.end();) {
     if (it->first.op == op) {
@@ -66,7 +66,7 @@ void UnexpectedMessages::Discard(uint64_t op) {
 }
 
 void UnexpectedMessages::Clear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   messages_.clear();
   discarded_.clear();
   bytes_ = count_ = 0;

@@ -6,11 +6,11 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/core/links.h"
 #include "transport/core/ring.h"
 
@@ -39,9 +39,9 @@ class UnexpectedMessages {
       return static_cast<size_t>(h * 0x9E3779B97F4A7C15ull);
     }
   };
-  std::mutex mutex_;
-  std::unordered_map<MessageId, Entry, Hash> messages_;
-  std::unordered_set<uint64_t> discarded_;
+  Mutex mutex_;
+  std::unordered_map<MessageId, Entry, Hash> messages_ JAXRING_GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> discarded_ JAXRING_GUARDED_BY(mutex_);
   std::atomic<size_t> bytes_{0}, count_{0};
 };
 

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 #include <set>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace jaxring {
 
@@ -15,19 +16,19 @@ class ProgramLatch {
   bool open() const { return open_.load(std::memory_order_acquire); }
   // Returns whether this opened the latch.
   bool Confirm(int process) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (missing_.erase(process) == 0 || !missing_.empty()) return false;
     open_.store(true, std::memory_order_release);
     return true;
   }
   std::set<int> Missing() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return missing_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::set<int> missing_;
+  mutable Mutex mutex_;
+  std::set<int> missing_ JAXRING_GUARDED_BY(mutex_);
   std::atomic<bool> open_;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cuda/host/gpu_runtime.h"
 #include "xla/epilogue_buffers.h"
 #include "xla/ffi/api/ffi.h"
@@ -50,8 +51,8 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   // Sites with equal specs are numbered in the order of their instantiation in this process: the processes meet by
   // these numbers when a call is planned, so all must compile a program equally often. On CPUs they need not
   // (engine/calls/site_names.h).
-  static std::mutex mutex;
-  static auto* made = new std::map<std::string, uint64_t>;
+  static Mutex mutex;
+  static auto* made JAXRING_PT_GUARDED_BY(mutex) = new std::map<std::string, uint64_t>;
   auto epilogue_operands = attributes.get<int64_t>("epilogue_operands");
   auto epilogue_states = attributes.get<int64_t>("epilogue_states");
   const bool has_epilogue = epilogue_operands.has_value() && epilogue_states.has_value();
@@ -66,7 +67,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
                   0};
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
     {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       site.ordinal = (*made)[site.spec]++;
     }
     state->sites.push_back(std::make_shared<Site>(runtime, std::move(site)));

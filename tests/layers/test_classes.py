@@ -15,7 +15,7 @@ _NOISE = re.compile(
 _CLASS = re.compile(
     r"\b(class|struct)\s+(?:\[\[[^\]]*\]\]\s*|alignas\([^)]*\)\s*|\w+\([^()]*\)\s*)*([A-Za-z_]\w*)\s*(?:final\s*)?(?::[^;{}()]*)?\{"
 )
-_ATTRIBUTE = re.compile(r"\[\[[^\]]*\]\]")
+_ATTRIBUTE = re.compile(r"\[\[[^\]]*\]\]|\s*\bJAXRING_[A-Z_]+\b(\([^()]*\))?")  # those of base/mutex.h, too
 # What a statement of a class body may be besides a method or a member.
 _OTHER = re.compile(
     r"^\s*(using|typedef|friend|static_assert|enum|union|(template\s*<[^;{]*>\s*)?(class|struct)\b(?![^;{(]*\s\w+\s*[;={]?\s*$))"
@@ -99,7 +99,7 @@ class Made final : public Other {
  public:
   Made(int a = f());  // one(two)
   ~Made() { end(); }
-  int size() const { return size_; }
+  int size() const JAXRING_REQUIRES(mutex_) { return size_; }
   std::map<int, std::function<void()>> all(int x);
   Made(const Made&) = delete;
 
@@ -108,7 +108,7 @@ class Made final : public Other {
   struct In {
     int a;
   };
-  int size_ = 0, more_{1};
+  int size_ JAXRING_GUARDED_BY(mutex_) = 0, more_{1};
   std::map<int, std::function<void()>> all_;
   std::vector<int> some_{1, 2};
   int (*called_)(int, char*) = nullptr;

@@ -205,7 +205,7 @@ void Communicator::Fill(int rank, Protocol protocol, bool members, Args* args) c
 }
 
 char* Communicator::Scratch(int rank, uint64_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& buffers = At(rank).scratch;
   for (auto& [size, memory] : buffers) {
     if (size >= bytes) return memory;
@@ -223,7 +223,7 @@ void Communicator::OfferReplacement(int rank, Role role, uint64_t bytes) {
   const uint64_t size = Roomy(bytes);
   char* memory = NewMemory(At(rank).device, size);
   const Location location = Offer(rank, memory, size);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   At(rank).replacements[static_cast<int>(role)].push_back({size, memory, location});
 }
 
@@ -274,7 +274,7 @@ std::string Communicator::ShareBuffers(int rank, const void* in, uint64_t in_byt
 }
 
 const Communicator::Replacement* Communicator::FindReplacement(int rank, Role role, uint64_t bytes) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Replacement& each : At(rank).replacements[static_cast<int>(role)]) {
     if (each.bytes >= bytes) return &each;
   }
@@ -282,7 +282,7 @@ const Communicator::Replacement* Communicator::FindReplacement(int rank, Role ro
 }
 
 void Communicator::Break(const std::string& why) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (broken_.empty()) broken_ = why;
   __atomic_store_n(abort_, 1u, __ATOMIC_RELEASE);
 }
@@ -301,17 +301,17 @@ void Communicator::MarkPeerDead(int process) {
 }
 
 std::string Communicator::Damage() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return damage_;
 }
 
 void Communicator::Describe(uint32_t call, const std::string& what) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   calls_[static_cast<uint16_t>(call)] = what;
 }
 
 std::string Communicator::Described(uint64_t call) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = calls_.find(static_cast<uint16_t>(call));
   return found == calls_.end() ? "" : found->second;
 }
@@ -319,7 +319,7 @@ std::string Communicator::Described(uint64_t call) const {
 cuda::Status* Communicator::NewStatus() {
   static_assert(sizeof(Status) <= kLineBytes);
   constexpr uint64_t kPage = 4096;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (statuses_left_ == 0) {
     statuses_ = gpu_.AllocatePinned(kPage);
     statuses_left_ = kPage / kLineBytes;
@@ -329,7 +329,7 @@ cuda::Status* Communicator::NewStatus() {
 }
 
 bool Communicator::Broken(std::string* why) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   *why = broken_;
   return !broken_.empty();
 }

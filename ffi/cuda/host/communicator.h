@@ -11,11 +11,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cuda/host/gpu/gpu.h"
 #include "cuda/host/memory/regions.h"
 #include "cuda/host/multicast_team.h"
@@ -175,11 +175,12 @@ class Communicator {
   std::map<int, Local> locals_;
   uint64_t staging_bytes_ = 0;
   uint32_t* abort_ = nullptr;
-  mutable std::mutex mutex_;
-  std::string broken_, damage_;
-  std::map<uint16_t, std::string> calls_;
-  char* statuses_ = nullptr;  // the free part of a page
-  uint64_t statuses_left_ = 0;
+  mutable Mutex mutex_;
+  std::string broken_ JAXRING_GUARDED_BY(mutex_);
+  std::string damage_ JAXRING_GUARDED_BY(mutex_);
+  std::map<uint16_t, std::string> calls_ JAXRING_GUARDED_BY(mutex_);
+  char* statuses_ JAXRING_GUARDED_BY(mutex_) = nullptr;  // the free part of a page
+  uint64_t statuses_left_ JAXRING_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace jaxring::cuda

@@ -78,7 +78,7 @@ std::string Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) 
   spec.counts = protocol == Protocol::kSimple;
   spec.where = "at " + spec_.ranks[rank].name + " from " + spec_.ranks[peer].name;
   spec.broken = [this](const std::string& why) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     damage_ = spec_.name + ": " + why;
   };
   std::string how;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/mutex.h"
+
 namespace jaxring::cuda {
 namespace {
 
@@ -15,8 +17,8 @@ std::atomic<Runtime*> running{nullptr};
 Runtime* RunningRuntime() { return running.load(std::memory_order_acquire); }
 
 Runtime& StartRuntime(Network& network, bool checksums, int process) {
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
+  static Mutex mutex;
+  MutexLock lock(mutex);
   if (RunningRuntime() == nullptr)
     running.store(new Runtime(ThisGpu(), network, checksums, process), std::memory_order_release);
   return *RunningRuntime();
@@ -38,7 +40,7 @@ Runtime::~Runtime() {
 }
 
 std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& spec) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& communicator = communicators_[spec.name];
   if (!communicator) {
     communicator = service_.Do([&] { return std::make_shared<Communicator>(gpu_, regions_, &proxy_, process_, spec); });
@@ -50,7 +52,7 @@ void Runtime::Prepare(int device) {
   service_.Do([&] {
     gpu_.Prepare(device);
     char* word = gpu_.AllocatePinned(kLineBytes);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     pinned_.push_back(word);
   });
 }
@@ -58,7 +60,7 @@ void Runtime::Prepare(int device) {
 uint32_t Runtime::ReadBehind(void* stream, const void* word) {
   char* to = nullptr;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!pinned_.empty()) {
       to = pinned_.back();
       pinned_.pop_back();
@@ -67,7 +69,7 @@ uint32_t Runtime::ReadBehind(void* stream, const void* word) {
   // Several programs read on one device.
   if (to == nullptr) to = service_.Do([&] { return gpu_.AllocatePinned(kLineBytes); });
   const auto give_back = [&] {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     pinned_.push_back(to);
   };
   try {
@@ -84,15 +86,17 @@ uint32_t Runtime::ReadBehind(void* stream, const void* word) {
 
 void Runtime::Ask(Request request) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     requests_.push_back(std::move(request));
   }
-  requested_.notify_one();
+  requested_.NotifyOne();
 }
 
 bool Runtime::NextRequest(double timeout_s, Request* request) {
-  std::unique_lock lock(mutex_);
-  if (!requested_.wait_until(lock, After(timeout_s), [this] { return stop_ || !requests_.empty(); })) return false;
+  const Deadline deadline = After(timeout_s);
+  MutexLock lock(mutex_);
+  while (!stop_ && requests_.empty() && requested_.WaitUntil(mutex_, deadline)) {
+  }
   if (requests_.empty()) return false;
   *request = std::move(requests_.front());
   requests_.pop_front();
@@ -100,22 +104,24 @@ bool Runtime::NextRequest(double timeout_s, Request* request) {
 }
 
 void Runtime::Watch(std::shared_ptr<LaunchPlan> plan) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::find(plans_.begin(), plans_.end(), plan) == plans_.end()) plans_.push_back(std::move(plan));
 }
 
 std::vector<std::string> Runtime::TakeFaults(double timeout_s) {
-  std::unique_lock lock(mutex_);
-  faulted_.wait_until(lock, After(timeout_s), [this] { return stop_ || !faults_.empty(); });
+  const Deadline deadline = After(timeout_s);
+  MutexLock lock(mutex_);
+  while (!stop_ && faults_.empty() && faulted_.WaitUntil(mutex_, deadline)) {
+  }
   return std::exchange(faults_, {});
 }
 
 void Runtime::Report(const std::string& text) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     faults_.push_back(text);
   }
-  faulted_.notify_all();
+  faulted_.NotifyAll();
 }
 
 void Runtime::MonitorLoop() {
@@ -129,7 +135,7 @@ void Runtime::CheckPlans() {
   std::vector<std::shared_ptr<LaunchPlan>> plans;
   std::map<std::string, std::shared_ptr<Communicator>> communicators;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     plans = plans_;
     communicators = communicators_;
   }
@@ -201,13 +207,13 @@ void Runtime::TellPeers(const Communicator& communicator, const std::string& fau
 void Runtime::Abort(const std::string& reason) {
   std::map<std::string, std::shared_ptr<Communicator>> communicators;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
     communicators = communicators_;
   }
   for (auto& [name, communicator] : communicators) communicator->Break(reason);
-  requested_.notify_all();
-  faulted_.notify_all();
+  requested_.NotifyAll();
+  faulted_.NotifyAll();
   // Both threads read pinned memory, so they must stop before CUDA unmaps it.
   if (monitor_.joinable()) monitor_.join();
   proxy_.Stop();
@@ -215,7 +221,7 @@ void Runtime::Abort(const std::string& reason) {
 
 std::map<std::string, uint64_t> Runtime::Counters() {
   const Regions::Counts regions = regions_.counts();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   uint64_t staged = 0;
   for (auto& plan : plans_) staged += plan->staged_launches();
   return {{"plans", plans_.size()},

@@ -3,16 +3,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/condition_variable.h"
+#include "base/mutex.h"
 #include "cuda/host/communicator.h"
 #include "cuda/host/gpu_site.h"
 #include "cuda/host/launcher.h"
@@ -72,13 +72,13 @@ class Runtime {
   Regions regions_;
   Proxy proxy_;
   SideStreams side_streams_;
-  std::mutex mutex_;
-  std::condition_variable requested_, faulted_;
-  std::deque<Request> requests_;
-  std::map<std::string, std::shared_ptr<Communicator>> communicators_;
-  std::vector<std::shared_ptr<LaunchPlan>> plans_;
-  std::vector<std::string> faults_;
-  std::vector<char*> pinned_;  // words for ReadBehind that are not in use
+  Mutex mutex_;
+  ConditionVariable requested_, faulted_;
+  std::deque<Request> requests_ JAXRING_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Communicator>> communicators_ JAXRING_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<LaunchPlan>> plans_ JAXRING_GUARDED_BY(mutex_);
+  std::vector<std::string> faults_ JAXRING_GUARDED_BY(mutex_);
+  std::vector<char*> pinned_ JAXRING_GUARDED_BY(mutex_);  // words for ReadBehind that are not in use
   std::atomic<bool> stop_{false};
   std::thread monitor_;
 };

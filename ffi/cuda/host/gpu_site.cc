@@ -10,14 +10,14 @@ std::vector<int32_t> Site::GroupPartitions(int group) const {
 }
 
 std::map<int, int> Site::Arrived(int group) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return groups_[group].devices;
 }
 
 std::map<int, std::string> Site::ShareBuffers(int group, Communicator& communicator) {
   std::map<int, Buffers> buffers;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     buffers = groups_[group].buffers;
   }
   std::map<int, std::string> how;
@@ -30,53 +30,53 @@ std::map<int, std::string> Site::ShareBuffers(int group, Communicator& communica
 void Site::Resolve(int group, std::shared_ptr<LaunchPlan> plan) {
   runtime_->Watch(plan);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     groups_[group].plan = std::move(plan);
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Site::Reject(int group, jaxring::Status status) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     groups_[group].asked = false;
     groups_[group].rejection = std::move(status);
     ++groups_[group].rejections;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Site::Identify(int device, int partition, jaxring::Status status) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (status.ok()) {
       partitions_[device] = partition;
     } else {
       unidentified_[device] = std::move(status);
     }
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 jaxring::Status Site::Partition(int device, const void* partition, void* stream, int* found) {
   const Deadline deadline = After(spec_.timeout_s);
-  std::unique_lock lock(mutex_);
+  RelockableMutexLock lock(mutex_);
   if (auto known = partitions_.find(device); known != partitions_.end()) {
     *found = known->second;
     return {};
   }
   if (!runtime_->gpu().Capturing(stream)) {
-    lock.unlock();
+    lock.Unlock();
     // This stream writes the operand, so it must be waited for. Once per site and device.
     const uint32_t value = runtime_->ReadBehind(stream, partition);
-    lock.lock();
+    lock.Lock();
     *found = partitions_[device] = static_cast<int>(value);
     return {};
   }
   unidentified_.erase(device);
   runtime_->Ask({shared_from_this(), -1, device});
   while (partitions_.count(device) == 0 && unidentified_.count(device) == 0) {
-    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) {
+    if (!changed_.WaitUntil(mutex_, deadline)) {
       return jaxring::Status::Error(Code::kDeadlineExceeded, "jaxring: the planner did not answer");
     }
   }
@@ -102,7 +102,7 @@ jaxring::Status Site::Run(int device, const void* partition, const void* in, voi
   std::shared_ptr<LaunchPlan> plan;
   {
     const Deadline deadline = After(spec_.timeout_s);
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     Group& group = groups_[group_index];
     group.devices[rank] = device;
     group.buffers.emplace(rank, Buffers{in, out, in_bytes, out_bytes});
@@ -114,8 +114,7 @@ jaxring::Status Site::Run(int device, const void* partition, const void* in, voi
     while (!group.plan) {
       if (group.rejections != rejections) return group.rejection;
       if (runtime_->stopping()) return jaxring::Status::Error(Code::kAborted, "jaxring: this process is ending");
-      if (changed_.wait_until(lock, std::min(deadline, After(0.2))) == std::cv_status::timeout &&
-          std::chrono::steady_clock::now() > deadline) {
+      if (!changed_.WaitUntil(mutex_, std::min(deadline, After(0.2))) && std::chrono::steady_clock::now() > deadline) {
         return jaxring::Status::Error(Code::kDeadlineExceeded,
                                       "jaxring: no plan within the deadline for " + spec_.spec);
       }

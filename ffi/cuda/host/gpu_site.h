@@ -2,14 +2,14 @@
 // is enqueued by itself when its program reaches the call. Ranks synchronise on their devices, not here.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/condition_variable.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cuda/host/launcher.h"
 
@@ -73,11 +73,11 @@ class Site : public std::enable_shared_from_this<Site> {
   Runtime* runtime_;
   SiteSpec spec_;
   std::map<int32_t, std::pair<int, int>> place_;  // partition -> (group, rank)
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Group> groups_;
-  std::map<int, int> partitions_;  // by device
-  std::map<int, jaxring::Status> unidentified_;
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<Group> groups_ JAXRING_GUARDED_BY(mutex_);
+  std::map<int, int> partitions_ JAXRING_GUARDED_BY(mutex_);  // by device
+  std::map<int, jaxring::Status> unidentified_ JAXRING_GUARDED_BY(mutex_);
 };
 
 // A site's request to Python: a plan for a group, or, with group -1, the partition id of a device.

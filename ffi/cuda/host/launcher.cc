@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/mutex.h"
 #include "cuda/host/kernel_faults.h"
 #include "cuda/kernels/epilogue_args.h"
 #include "engine/operation/epilogue_fit.h"
@@ -168,8 +169,14 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
     local.extents = reinterpret_cast<uint64_t*>(gpu.Allocate(device, words * sizeof(uint64_t)));
     args.extents = ExtentsAt(local.extents, args.in_blocks, args.pieces);
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   locals_.emplace(rank, std::move(local));
+}
+
+LaunchPlan::Local* LaunchPlan::Find(int rank) {
+  MutexLock lock(mutex_);
+  const auto found = locals_.find(rank);
+  return found == locals_.end() ? nullptr : &found->second;
 }
 
 void LaunchPlan::AddMail(Local& local, const RankTable& table) const {
@@ -186,7 +193,9 @@ void LaunchPlan::AddMail(Local& local, const RankTable& table) const {
 
 void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals) {
   const uint64_t block = spec_.block_elements * ElementBytes(spec_.dtype);
-  Local& local = locals_.at(rank);
+  Local* found = Find(rank);
+  if (found == nullptr) throw std::invalid_argument(spec_.what + ": rank " + std::to_string(rank) + " has no table");
+  Local& local = *found;
   local.args.lanes = 1;  // of the barriers
   local.copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.in_blocks, spec_.out_blocks);
 }
@@ -198,7 +207,7 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
   if (allocation.sharing == Sharing::kNone || !Within(allocation, pointer, bytes)) return false;
   *offset = static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (auto known = local.known.find(allocation.id); known != local.known.end()) {
       *region = known->second;
       return true;
@@ -206,7 +215,7 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
   }
   const uint32_t number = communicator_->regions().TryShare(allocation, communicator_->processes());
   if (number == 0) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   local.known[allocation.id] = number;
   *region = number;
   return true;
@@ -217,7 +226,7 @@ bool LaunchPlan::Reached(Local& local, const void* pointer, uint64_t bytes) {
   if (bytes == 0) return true;
   const uint64_t id = communicator_->gpu().Find(pointer).id;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (id != 0 && local.known.count(id) != 0) return true;
   }
   for (int device : local.others) {
@@ -225,7 +234,7 @@ bool LaunchPlan::Reached(Local& local, const void* pointer, uint64_t bytes) {
     communicator_->regions().PostGrant(local.others, pointer);
     return false;
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (id != 0) local.known[id] = 0;
   return true;
 }
@@ -284,14 +293,12 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
   if (in_bytes == 0 && out_bytes == 0) return {};
   const Range range(range_, std::max(in_bytes, out_bytes));
   try {
-    std::unique_lock lock(mutex_);
-    auto it = locals_.find(rank);
-    if (it == locals_.end()) {
+    Local* found = Find(rank);
+    if (found == nullptr) {
       return jaxring::Status::Error(Code::kInternal,
                                     spec_.what + ": rank " + std::to_string(rank) + " is not in this process");
     }
-    Local& local = it->second;
-    lock.unlock();  // map entries do not move, and one rank's launches come one after another
+    Local& local = *found;
     Args args = local.args;
     bool staged = false;
     Gpu& gpu = communicator_->gpu();
@@ -346,8 +353,7 @@ void LaunchPlan::Break(const std::string& why) {
 }
 
 std::string LaunchPlan::Fault(bool causes_only) const {
-  auto& mutex = const_cast<std::mutex&>(mutex_);
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex_);
   // Another rank's fault says more than the status of a rank that was aborted because of it.
   std::string consequence;
   for (const auto& [rank, local] : locals_) {

@@ -5,11 +5,11 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cuda/host/communicator.h"
 #include "cuda/host/copies.h"
@@ -104,6 +104,8 @@ class LaunchPlan {
   uint64_t result_bytes() const {
     return spec_.epilogue ? spec_.epilogue->result->element_bytes : ElementBytes(spec_.dtype);
   }
+  // A local rank, or nullptr. The entry does not move, and one rank's launches come one after another.
+  Local* Find(int rank);
   void AddMail(Local& local, const RankTable& table) const;
   void Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, const EpilogueBuffers* epilogue,
                uint64_t in_bytes, uint64_t out_bytes, void* stream) const;
@@ -116,8 +118,8 @@ class LaunchPlan {
   RangeName range_;
   uint64_t slice_, tile_;
   uint32_t widening_;
-  std::mutex mutex_;
-  std::map<int, Local> locals_;
+  mutable Mutex mutex_;
+  std::map<int, Local> locals_ JAXRING_GUARDED_BY(mutex_);
   std::atomic<uint64_t> staged_{0};
 };
 

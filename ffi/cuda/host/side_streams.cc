@@ -12,7 +12,7 @@ void* SideStreams::Event(Side& side) {
 }
 
 void* SideStreams::Fork(int number, int device, void* stream) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Side& side = side_streams_[number];
   if (side.stream == nullptr) {
     side.device = device;
@@ -26,7 +26,7 @@ void* SideStreams::Fork(int number, int device, void* stream) {
 }
 
 void SideStreams::Started(int number, const void* result) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Side& side = side_streams_.at(number);
   void* event = Event(side);
   gpu_.Record(event, side.stream);
@@ -36,7 +36,7 @@ void SideStreams::Started(int number, const void* result) {
 }
 
 bool SideStreams::Join(int number, const void* result, void* stream) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Side& side = side_streams_[number];
   const auto it = side.started.find(result);
   if (it == side.started.end()) return false;
@@ -47,7 +47,7 @@ bool SideStreams::Join(int number, const void* result, void* stream) {
 }
 
 uint64_t SideStreams::open() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   uint64_t open = 0;
   for (const auto& [number, side] : side_streams_) open += side.started.size();
   return open;

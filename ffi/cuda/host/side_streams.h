@@ -8,9 +8,9 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cuda/host/gpu/gpu.h"
 #include "cuda/host/memory/service.h"
 
@@ -38,12 +38,12 @@ class SideStreams {
     std::map<const void*, void*> started;  // result -> the event after the work that writes it
     std::vector<void*> idle;               // events
   };
-  void* Event(Side& side);
+  void* Event(Side& side) JAXRING_REQUIRES(mutex_);
 
   Gpu& gpu_;
   Service& service_;  // makes streams and events, since a thread that captures a graph must not
-  std::mutex mutex_;
-  std::map<int, Side> side_streams_;
+  Mutex mutex_;
+  std::map<int, Side> side_streams_ JAXRING_GUARDED_BY(mutex_);
   std::atomic<uint64_t> count_{0};
 };
 

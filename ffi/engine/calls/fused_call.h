@@ -4,10 +4,10 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/operation/operation.h"
 #include "engine/threads/completion.h"
 
@@ -23,7 +23,7 @@ class FusedCall {
   // An operation has ended, on any thread.
   void End(const Status& status) {
     if (!status.ok()) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (status_.ok()) status_ = status;
     }
     if (!Last()) return;
@@ -36,15 +36,17 @@ class FusedCall {
   void Launched() {
     if (!Last()) return;
     CompleteOthers();
-    if (own_) own_(status_);
+    if (own_) own_(Result());
   }
 
  private:
+  // Only to be called after Last: nobody writes the status any more.
+  const Status& Result() const JAXRING_NO_THREAD_SAFETY_ANALYSIS { return status_; }
   bool Last() { return left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
   void CompleteOthers() {
     std::vector<CompletionPool::Work> works;
     works.reserve(others_.size());
-    for (Completion& done : others_) works.push_back([done = std::move(done), status = status_] { done(status); });
+    for (Completion& done : others_) works.push_back([done = std::move(done), status = Result()] { done(status); });
     pool_->PostAll(&works);
   }
 
@@ -52,8 +54,8 @@ class FusedCall {
   std::atomic<size_t> left_;  // the launching thread counts until Launched
   std::vector<Completion> others_;
   Completion own_;
-  std::mutex mutex_;
-  Status status_;  // the first failure
+  Mutex mutex_;
+  Status status_ JAXRING_GUARDED_BY(mutex_);  // the first failure
 };
 
 }  // namespace jaxring

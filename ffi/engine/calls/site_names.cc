@@ -1,7 +1,8 @@
 #include "engine/calls/site_names.h"
 
 #include <map>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace jaxring {
 namespace {
@@ -11,9 +12,9 @@ struct Program {
   uint64_t before = 0, calls = 0;
 };
 
-std::mutex names_mutex;
-auto* compiled = new std::map<std::string, uint64_t>;
-auto* programs = new std::map<std::string, Program>;
+Mutex names_mutex;
+auto* compiled JAXRING_PT_GUARDED_BY(names_mutex) = new std::map<std::string, uint64_t>;
+auto* programs JAXRING_PT_GUARDED_BY(names_mutex) = new std::map<std::string, Program>;
 
 // FNV-1a: the same in every process.
 uint64_t Hash(const std::string& text) {
@@ -25,12 +26,12 @@ uint64_t Hash(const std::string& text) {
 }  // namespace
 
 void EndProgram(const std::vector<std::string>& specs) {
-  std::lock_guard lock(names_mutex);
+  MutexLock lock(names_mutex);
   for (const std::string& spec : specs) (*compiled)[spec]++;
 }
 
 std::vector<uint64_t> OrdinalsOfCall(const std::string& call, const std::vector<std::string>& specs) {
-  std::lock_guard lock(names_mutex);
+  MutexLock lock(names_mutex);
   uint64_t before = 0;
   for (const std::string& spec : specs) {
     const auto found = compiled->find(spec);

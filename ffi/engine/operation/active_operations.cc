@@ -4,7 +4,7 @@ namespace jaxring {
 
 size_t ActiveOperations::Add(std::span<std::shared_ptr<Operation>> ops, const FailureLog& known) {
   size_t lanes = 0;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (std::shared_ptr<Operation>& op : ops) {
     if (op->finished()) continue;
     op->handed_over = true;
@@ -19,20 +19,20 @@ size_t ActiveOperations::Add(std::span<std::shared_ptr<Operation>> ops, const Fa
 }
 
 void ActiveOperations::Remove(const std::shared_ptr<Operation>& op) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase(operations_, op);
   version_.fetch_add(1, std::memory_order_release);
   count_.fetch_sub(1, std::memory_order_release);
 }
 
 ActiveOperations::List ActiveOperations::Get(uint64_t* version) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (version != nullptr) *version = version_.load(std::memory_order_relaxed);
   return operations_;
 }
 
 void ActiveOperations::Fail(uint64_t key, const Status& failure) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& op : operations_) {
     if (op->key() == key) op->Fail(failure);
   }

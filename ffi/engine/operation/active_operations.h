@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "engine/operation/operation.h"
 #include "network/peers/failure_log.h"
@@ -38,8 +38,8 @@ class ActiveOperations {
   void Fail(uint64_t key, const Status& failure);
 
  private:
-  std::mutex mutex_;  // the log's and those of operations are taken under it
-  List operations_;
+  Mutex mutex_;  // the log's and those of operations are taken under it
+  List operations_ JAXRING_GUARDED_BY(mutex_);
   std::atomic<uint64_t> version_{0};
   std::atomic<int> count_{0}, unfinished_{0};
 };

@@ -111,14 +111,14 @@ Status LostPeer(const Operation& op, int self, int peer, const PeerEnd& end) {
 }
 
 void Operation::Fail(Status status) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (failed_.load(std::memory_order_relaxed)) return;
   status_ = std::move(status);
   failed_.store(true, std::memory_order_release);
 }
 
 Status Operation::status() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return status_;
 }
 

@@ -8,11 +8,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "engine/operation/pages.h"
 #include "plan/plan.h"
@@ -183,8 +183,8 @@ class Operation {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::atomic<int> lanes_left_;
   std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;
-  Status status_;
+  mutable Mutex mutex_;
+  Status status_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

@@ -119,7 +119,7 @@ std::pair<const void*, size_t> Recorder::memory() const {
 }
 
 void Recorder::Name(int process, int processes, const std::string& job) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::strncpy(header_->job, job.c_str(), sizeof header_->job - 1);
   header_->process.store(process, std::memory_order_relaxed);
   header_->processes.store(processes, std::memory_order_release);
@@ -144,7 +144,7 @@ uint64_t Recorder::Write(const Plan& plan) {
 
 uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived,
                          OperationRecord::Time launched) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t written = header_->written.load(std::memory_order_relaxed);
   if (plan.text_at == 0 || written - (plan.text_at - 1) > kTextBytes) plan.text_at = Write(plan);
   header_->process.store(plan.process, std::memory_order_relaxed);
@@ -167,7 +167,7 @@ uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, Oper
 void Recorder::End(uint64_t number, bool failed) {
   if (number == 0) return;
   const int64_t now = Nanoseconds(std::chrono::steady_clock::now());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Slot& s = slot(number);
   if (s.number.load(std::memory_order_relaxed) != number) return;
   s.ended = now;
@@ -195,7 +195,7 @@ OperationRecord Recorder::Read(uint64_t number) const {
 }
 
 std::vector<OperationRecord> Recorder::After(uint64_t number) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t last = header_->last.load(std::memory_order_relaxed);
   const uint64_t oldest = last < kCapacity ? 1 : last - kCapacity + 1;
   std::vector<OperationRecord> records;
@@ -204,7 +204,7 @@ std::vector<OperationRecord> Recorder::After(uint64_t number) const {
 }
 
 std::optional<OperationRecord> Recorder::Last() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t last = header_->last.load(std::memory_order_relaxed);
   return last == 0 ? std::nullopt : std::optional(Read(last));
 }
@@ -226,12 +226,12 @@ uint64_t Recorder::Find(uint64_t key, Matches matches) const {
 }
 
 uint64_t Recorder::NumberOf(uint64_t key) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return Find(key, [](uint64_t) { return true; });
 }
 
 std::optional<OperationRecord> Recorder::At(uint64_t number) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t last = header_->last.load(std::memory_order_relaxed);
   const bool there = number != 0 && number <= last && last - number < kCapacity;
   return there ? std::optional(Read(number)) : std::nullopt;
@@ -251,7 +251,7 @@ LaunchTime Recorder::ReadLaunch(uint64_t number) const {
 }
 
 std::vector<LaunchTime> Recorder::LastLaunches(size_t count) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t last = header_->last.load(std::memory_order_relaxed);
   std::vector<LaunchTime> launches;
   for (uint64_t n = last > count ? last - count + 1 : 1; n <= last; ++n) launches.push_back(ReadLaunch(n));
@@ -259,13 +259,13 @@ std::vector<LaunchTime> Recorder::LastLaunches(size_t count) const {
 }
 
 std::optional<std::pair<LaunchTime, uint64_t>> Recorder::FindLaunch(uint64_t key, uint64_t sequence) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t number = Find(key, [&](uint64_t n) { return slot(n).sequence == sequence; });
   return number == 0 ? std::nullopt : std::optional(std::pair(ReadLaunch(number), number));
 }
 
 void Recorder::Keep(const ResourceSample& sample) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t number = header_->samples.load(std::memory_order_relaxed);
   SampleSlot& s = header_->sample[number % kSamples];
   Invalidate(s.at_ns);
@@ -281,7 +281,7 @@ void Recorder::Keep(const ResourceSample& sample) {
 }
 
 void Recorder::Keep(int process, const ClockOffset& clock) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (ClockSlot& s : header_->clock) {
     const int64_t known = s.process.load(std::memory_order_relaxed);
     if (known != 0 && known != process + 1) continue;

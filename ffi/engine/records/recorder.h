@@ -6,12 +6,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "network/peers/heartbeat_data.h"
 #include "plan/plan.h"
 
@@ -72,22 +72,23 @@ class Recorder {
   struct Header;
   struct Slot;
   Slot& slot(uint64_t number) const;
-  OperationRecord Read(uint64_t number) const;
-  LaunchTime ReadLaunch(uint64_t number) const;
-  uint64_t Write(const Plan& plan);
+  OperationRecord Read(uint64_t number) const JAXRING_REQUIRES(mutex_);
+  LaunchTime ReadLaunch(uint64_t number) const JAXRING_REQUIRES(mutex_);
+  uint64_t Write(const Plan& plan) JAXRING_REQUIRES(mutex_);
   // The latest record with this key for whose number `matches` is true; 0: there is none. Reads the records since the
   // last call, and those whose keys have the same hash.
   template <class Matches>
-  uint64_t Find(uint64_t key, Matches matches) const;
+  uint64_t Find(uint64_t key, Matches matches) const JAXRING_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   int fd_ = -1;
-  Header* header_ = nullptr;
-  char* text_ = nullptr;
+  Header* header_ JAXRING_PT_GUARDED_BY(mutex_) = nullptr;
+  char* text_ JAXRING_PT_GUARDED_BY(mutex_) = nullptr;
   // Of the records up to `indexed_`: by the key's hash the latest number, and by number the one before it with that
   // hash. Find adds what is new, so that recording an operation costs no more.
-  mutable std::vector<uint64_t> newest_, before_;
-  mutable uint64_t indexed_ = 0;
+  mutable std::vector<uint64_t> newest_ JAXRING_GUARDED_BY(mutex_);
+  mutable std::vector<uint64_t> before_ JAXRING_GUARDED_BY(mutex_);
+  mutable uint64_t indexed_ JAXRING_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace jaxring

@@ -2,13 +2,13 @@
 // long waits. Also what Python says that planning waits for.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "base/condition_variable.h"
+#include "base/mutex.h"
 #include "engine/requests/plan_request.h"
 
 namespace jaxring {
@@ -39,14 +39,14 @@ class PythonQueues {
   std::optional<std::string> NextStall(double timeout_s);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable request_ready_, stall_ready_;
-  bool closed_ = false;
-  std::deque<PlanRequest> requests_;
-  uint64_t next_request_ = 1;
-  std::deque<ControlMessage> control_messages_;
-  std::string planning_waits_for_;
-  std::deque<std::string> stall_texts_;
+  Mutex mutex_;
+  ConditionVariable request_ready_, stall_ready_;
+  bool closed_ JAXRING_GUARDED_BY(mutex_) = false;
+  std::deque<PlanRequest> requests_ JAXRING_GUARDED_BY(mutex_);
+  uint64_t next_request_ JAXRING_GUARDED_BY(mutex_) = 1;
+  std::deque<ControlMessage> control_messages_ JAXRING_GUARDED_BY(mutex_);
+  std::string planning_waits_for_ JAXRING_GUARDED_BY(mutex_);
+  std::deque<std::string> stall_texts_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

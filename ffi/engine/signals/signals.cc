@@ -12,7 +12,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace jaxring {
 namespace {
@@ -27,7 +28,7 @@ Watched watched_signals[] = {{SIGINT}, {SIGTERM}};
 
 std::atomic<int> signal_fd{-1};
 std::atomic<bool> watching_signals{false};
-std::mutex signals_mutex;
+Mutex signals_mutex;
 
 void Wake() {
   const uint64_t one = 1;
@@ -60,7 +61,7 @@ bool Ours(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == &OnSignal;
 }
 
-void Watch(Watched& each) {
+void Watch(Watched& each) JAXRING_REQUIRES(signals_mutex) {
   struct sigaction now;
   if (sigaction(each.number, nullptr, &now) != 0 || Ours(now) || !Handles(now)) return;
   if ((now.sa_flags & static_cast<int>(SA_RESETHAND)) != 0) return;  // it wants to be called once
@@ -82,7 +83,7 @@ void Watch(Watched& each) {
 
 void WatchSignals() {
   {
-    std::lock_guard lock(signals_mutex);
+    MutexLock lock(signals_mutex);
     if (signal_fd.load() < 0) signal_fd.store(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (signal_fd.load() < 0) return;
     watching_signals.store(true);
@@ -92,7 +93,7 @@ void WatchSignals() {
 
 void WatchSignalsAgain() {
   if (!watching_signals.load(std::memory_order_acquire)) return;
-  std::lock_guard lock(signals_mutex);
+  MutexLock lock(signals_mutex);
   for (Watched& each : watched_signals) Watch(each);
 }
 

@@ -5,8 +5,6 @@
 #include <system_error>
 #include <utility>
 
-#include "base/old_symbols.h"
-
 namespace jaxring {
 namespace {
 
@@ -42,24 +40,24 @@ CompletionPool::CompletionPool() {
 
 CompletionPool::~CompletionPool() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_all();
-  monitor_wake_.notify_all();
+  wake_.NotifyAll();
+  monitor_wake_.NotifyAll();
   for (auto& thread : threads_) thread.join();
   if (monitor_.joinable()) monitor_.join();
 }
 
 void CompletionPool::Post(Work work) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   queue_.push_back(std::move(work));
   Dispatch();
 }
 
 void CompletionPool::PostAll(std::vector<Work>* works) {
   if (works->empty()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (Work& work : *works) queue_.push_back(std::move(work));
   works->clear();
   Dispatch();
@@ -77,7 +75,7 @@ void CompletionPool::Dispatch() {
       monitoring_ = false;
     }
   }
-  monitor_wake_.notify_one();
+  monitor_wake_.NotifyOne();
 }
 
 bool CompletionPool::Separate() const { return weight_ > kWeight; }
@@ -85,7 +83,7 @@ bool CompletionPool::Separate() const { return weight_ > kWeight; }
 void CompletionPool::WakeThreads(size_t threads) {
   for (; calls_ < threads; ++calls_) {
     if (calls_ < idle_) {
-      wake_.notify_one();
+      wake_.NotifyOne();
     } else if (!AddThread()) {
       return;
     }
@@ -102,10 +100,10 @@ bool CompletionPool::AddThread() {
 }
 
 void CompletionPool::Run() {
-  std::unique_lock lock(mutex_);
+  RelockableMutexLock lock(mutex_);
   while (true) {
     ++idle_;
-    wake_.wait(lock, [this] { return stop_ || calls_ > 0; });
+    while (!stop_ && calls_ == 0) wake_.Wait(mutex_);
     --idle_;
     if (calls_ > 0) --calls_;
     if (stop_ && queue_.empty()) return;
@@ -114,13 +112,13 @@ void CompletionPool::Run() {
       Work work = std::move(queue_.front());
       queue_.pop_front();
       ++taken_;
-      lock.unlock();
+      lock.Unlock();
       const auto begin = Clock::now();
       collective_time = Clock::duration::zero();
       work();
       work = nullptr;
       const bool is_long = Clock::now() - begin - collective_time > kLong;
-      lock.lock();
+      lock.Lock();
       weight_ = is_long ? std::min(weight_ + kWeight, kMostWeight) : std::max(weight_ - 1, 0);
       if (is_long && Separate()) WakeThreads(queue_.size());
     }
@@ -129,13 +127,15 @@ void CompletionPool::Run() {
 }
 
 void CompletionPool::Monitor() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stop_) {
-    monitor_wake_.wait(lock, [this] { return stop_ || monitoring_; });
+    while (!stop_ && !monitoring_) monitor_wake_.Wait(mutex_);
     uint64_t taken = taken_;
     bool waited = false;
     for (int quiet = 0; !stop_ && quiet < kQuietChecks;) {
-      monitor_wake_.wait_for(lock, kMonitorEvery, [this] { return stop_; });
+      const auto next = Clock::now() + kMonitorEvery;
+      while (!stop_ && monitor_wake_.WaitUntil(mutex_, next)) {
+      }
       quiet = queue_.empty() && taken == taken_ ? quiet + 1 : 0;
       // The queue has made no progress since the previous check.
       if (waited && !queue_.empty() && taken == taken_) {

@@ -9,13 +9,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/condition_variable.h"
+#include "base/mutex.h"
 
 namespace jaxring {
 
@@ -45,24 +46,23 @@ class CompletionPool {
   void Run();
   // The monitor thread: checks that the completions that share a thread make progress.
   void Monitor();
-  // The following need the lock.
-  void Dispatch();
-  bool Separate() const;  // whether each completion gets a thread of its own
-  void WakeThreads(size_t threads);
-  bool AddThread();  // false if the system allows no more
+  void Dispatch() JAXRING_REQUIRES(mutex_);
+  bool Separate() const JAXRING_REQUIRES(mutex_);  // whether each completion gets a thread of its own
+  void WakeThreads(size_t threads) JAXRING_REQUIRES(mutex_);
+  bool AddThread() JAXRING_REQUIRES(mutex_);  // false if the system allows no more
 
-  std::mutex mutex_;
-  std::condition_variable wake_, monitor_wake_;
-  std::deque<Work> queue_;
-  std::vector<std::thread> threads_;
-  std::thread monitor_;
-  size_t idle_ = 0;     // threads that wait to be woken
-  size_t calls_ = 0;    // wake-ups that no thread has consumed yet
-  size_t busy_ = 0;     // threads that run completions until the queue is empty
-  uint64_t taken_ = 0;  // completions taken from the queue so far
-  int weight_ = 0;      // of the long completions among the latest ones
-  bool monitoring_ = false;
-  bool stop_ = false;
+  Mutex mutex_;
+  ConditionVariable wake_, monitor_wake_;
+  std::deque<Work> queue_ JAXRING_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ JAXRING_GUARDED_BY(mutex_);
+  std::thread monitor_ JAXRING_GUARDED_BY(mutex_);
+  size_t idle_ JAXRING_GUARDED_BY(mutex_) = 0;     // threads that wait to be woken
+  size_t calls_ JAXRING_GUARDED_BY(mutex_) = 0;    // wake-ups that no thread has consumed yet
+  size_t busy_ JAXRING_GUARDED_BY(mutex_) = 0;     // threads that run completions until the queue is empty
+  uint64_t taken_ JAXRING_GUARDED_BY(mutex_) = 0;  // completions taken from the queue so far
+  int weight_ JAXRING_GUARDED_BY(mutex_) = 0;      // of the long completions among the latest ones
+  bool monitoring_ JAXRING_GUARDED_BY(mutex_) = false;
+  bool stop_ JAXRING_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace jaxring

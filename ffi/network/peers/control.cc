@@ -41,7 +41,7 @@ ControlLink::ControlLink(std::unique_ptr<Stream> stream, double timeout_s, Polle
 }
 
 bool ControlLink::Send(const std::string& frame, bool dispensable) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_) return false;
   if ((dispensable && !unsent_.empty()) || unsent_.size() + frame.size() > kMaxUnsent) return true;
   const bool waits = !unsent_.empty();
@@ -69,7 +69,7 @@ bool ControlLink::Flush() {
 
 void ControlLink::End(const std::string& why, Ending ending) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return;
     ended_ = true;
   }
@@ -83,7 +83,7 @@ void ControlLink::Read() {
   while (true) {
     ssize_t n = stream_->Read(bytes, sizeof bytes);
     if (n == 0) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (EndingOf(failed_) == Ending::kUnreachable) {
         errno = failed_;
         n = -1;
@@ -119,7 +119,7 @@ void ControlLink::Read() {
 
 void ControlLink::OnEvents(uint32_t events) {
   if (events & EPOLLOUT) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (Flush() && !ended_) poller_->Change(fd(), EPOLLIN | EPOLLRDHUP);
   }
   if (events & ~static_cast<uint32_t>(EPOLLOUT)) Read();
@@ -127,7 +127,7 @@ void ControlLink::OnEvents(uint32_t events) {
 
 void ControlLink::OnResumed() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_) return;
     DetectCut(fd(), timeout_s_);
     poller_->Change(fd(), EPOLLIN | EPOLLRDHUP | (Flush() ? 0u : EPOLLOUT));

@@ -4,9 +4,9 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "network/peers/control_frames.h"
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
@@ -32,7 +32,7 @@ class ControlLink final : public Poller::Handler {
 
  private:
   // Whether all is written.
-  bool Flush();
+  bool Flush() JAXRING_REQUIRES(mutex_);
   void Read();
   void End(const std::string& why, Ending ending = Ending::kNoGoodbye);
 
@@ -42,10 +42,10 @@ class ControlLink final : public Poller::Handler {
   OnFrame on_frame_;
   OnEnd on_end_;
   FrameReader reader_;  // the poller's thread only
-  std::mutex mutex_;
-  std::string unsent_;
-  bool ended_ = false;
-  int failed_ = 0;  // errno of a failed write: a socket reports its error only once
+  Mutex mutex_;
+  std::string unsent_ JAXRING_GUARDED_BY(mutex_);
+  bool ended_ JAXRING_GUARDED_BY(mutex_) = false;
+  int failed_ JAXRING_GUARDED_BY(mutex_) = 0;  // errno of a failed write: a socket reports its error only once
 };
 
 }  // namespace jaxring

@@ -11,7 +11,7 @@ constexpr size_t kKept = 1024;
 
 bool FailureLog::Record(uint64_t key, const Status& failure) {
   NoteTrouble();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!failures_.emplace(key, failure).second) return false;
   order_.push_back(key);
   if (order_.size() > kKept) {
@@ -22,13 +22,13 @@ bool FailureLog::Record(uint64_t key, const Status& failure) {
 }
 
 std::optional<Status> FailureLog::Find(uint64_t key) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = failures_.find(key);
   return it == failures_.end() ? std::nullopt : std::optional(it->second);
 }
 
 std::vector<std::pair<uint64_t, Status>> FailureLog::Last(size_t count) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<std::pair<uint64_t, Status>> last;
   for (size_t i = order_.size() - std::min(count, order_.size()); i < order_.size(); ++i) {
     last.emplace_back(order_[i], failures_.at(order_[i]));
@@ -37,7 +37,7 @@ std::vector<std::pair<uint64_t, Status>> FailureLog::Last(size_t count) const {
 }
 
 void FailureLog::Clear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   failures_.clear();
   order_.clear();
   troubled_ = false;

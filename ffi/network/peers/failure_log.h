@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace jaxring {
@@ -29,9 +29,9 @@ class FailureLog {
   void Clear();
 
  private:
-  mutable std::mutex mutex_;  // no other mutex is taken under it
-  std::map<uint64_t, Status> failures_;
-  std::deque<uint64_t> order_;
+  mutable Mutex mutex_;  // no other mutex is taken under it
+  std::map<uint64_t, Status> failures_ JAXRING_GUARDED_BY(mutex_);
+  std::deque<uint64_t> order_ JAXRING_GUARDED_BY(mutex_);
   std::atomic<bool> troubled_{false};
 };
 

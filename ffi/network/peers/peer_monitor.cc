@@ -27,7 +27,7 @@ bool HasEnded(const ConnectedPeer& peer) { return peer.left && !peer.how.empty()
 }  // namespace
 
 void PeerMonitor::Add(int process, const std::shared_ptr<ControlLink>& link, bool dialled) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ConnectedPeer& peer = peers_[process];
   peer.heard_at = std::chrono::steady_clock::now();
   peer.controls.push_back(link);
@@ -36,18 +36,18 @@ void PeerMonitor::Add(int process, const std::shared_ptr<ControlLink>& link, boo
 
 void PeerMonitor::SendMissed(int process, ControlLink& link, const std::vector<ControlFrame>& failures) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!farewell_.empty()) link.Send(farewell_);
   }
   for (const ControlFrame& failed : failures) link.Send(EncodeFrame(failed));
   std::vector<std::string> unsent;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   unsent.swap(peers_[process].unsent);
   for (const std::string& message : unsent) link.Send(message);
 }
 
 void PeerMonitor::Hear(int process, const ControlFrame& frame) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ConnectedPeer& peer = peers_[process];
   peer.heard_at = std::chrono::steady_clock::now();
   if (frame.kind == ControlFrame::Kind::kAlive) {
@@ -95,7 +95,7 @@ void PeerMonitor::TellAll(const ControlFrame& frame, int except) {
   // A process's last frame goes out on each of its connections, before their ends. So does a failure: on one connection
   // alone it could be read after the goodbye on another, and the peer would then blame the end of this process.
   const bool everywhere = IsLast(frame) || frame.kind == ControlFrame::Kind::kFailed;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (IsLast(frame) && !frame.text.empty()) farewell_ = bytes;
   for (auto& [process, peer] : peers_) {
     if (process == except) continue;
@@ -108,7 +108,7 @@ void PeerMonitor::SendMessage(int process, const std::string& text) {
   ControlFrame frame;
   frame.kind = ControlFrame::Kind::kMessage;
   frame.text = text;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ConnectedPeer& peer = peers_[process];
   if (peer.controls.empty()) {
     peer.unsent.push_back(EncodeFrame(frame));
@@ -132,12 +132,12 @@ bool PeerMonitor::IsDue(const ConnectedPeer& peer, Time now) {
 }
 
 bool PeerMonitor::HeartbeatIsDue(Time now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) { return IsDue(entry.second, now); });
 }
 
 void PeerMonitor::SendHeartbeats(ControlFrame alive, Time now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [process, peer] : peers_) {
     if (!IsDue(peer, now)) continue;
     peer.heartbeat_sent_at = now;
@@ -150,30 +150,30 @@ void PeerMonitor::SendHeartbeats(ControlFrame alive, Time now) {
 
 std::pair<Crash, bool> PeerMonitor::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
   Crash crash{reason, ending, std::chrono::steady_clock::now(), witness};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto [it, news] = crashes_.try_emplace(process, crash);
   if (!news && witness < 0) it->second.witness = -1;
   return {it->second, news};
 }
 
 std::map<int, Crash> PeerMonitor::Crashes() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return crashes_;
 }
 
 bool PeerMonitor::Crashed(int process) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return crashes_.count(process) != 0;
 }
 
 bool PeerMonitor::HasLeft(int process) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = peers_.find(process);
   return it != peers_.end() && it->second.left;
 }
 
 std::vector<PeerMonitor::Departure> PeerMonitor::Departures() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<Departure> departures;
   for (const auto& [process, peer] : peers_) {
     if (HasEnded(peer)) departures.push_back({process, peer.Farewell(), peer.left_at});
@@ -183,7 +183,7 @@ std::vector<PeerMonitor::Departure> PeerMonitor::Departures() {
 
 PeerEnd PeerMonitor::EndOf(int process) {
   PeerEnd end;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto peer = peers_.find(process);
   if (peer != peers_.end()) end.last_seen = LastSeen(peer->second);
   if (const auto crash = crashes_.find(process); crash != crashes_.end()) {
@@ -198,7 +198,7 @@ PeerEnd PeerMonitor::EndOf(int process) {
 
 std::vector<int> PeerMonitor::Gone() {
   std::vector<int> gone;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& entry : crashes_) gone.push_back(entry.first);
   for (const auto& [process, peer] : peers_) {
     if (HasEnded(peer) && crashes_.count(process) == 0) gone.push_back(process);
@@ -207,17 +207,17 @@ std::vector<int> PeerMonitor::Gone() {
 }
 
 bool PeerMonitor::HasPeers() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !peers_.empty();
 }
 
 void PeerMonitor::Look(const std::function<void(const Peers& peers)>& look) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   look(peers_);
 }
 
 void PeerMonitor::KeepOwn(const ResourceSample& sample) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   own_samples_.push_back(sample);
   if (own_samples_.size() > kMaxSamples) own_samples_.pop_front();
 }
@@ -225,7 +225,7 @@ void PeerMonitor::KeepOwn(const ResourceSample& sample) {
 std::vector<Arrivals> PeerMonitor::TakeArrivals() {
   std::vector<Arrivals> found(1);
   found.front().process = -1;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   found.front().samples.assign(own_samples_.begin(), own_samples_.end());
   own_samples_.clear();
   const int64_t now = Nanoseconds(std::chrono::steady_clock::now());
@@ -242,7 +242,7 @@ std::vector<Arrivals> PeerMonitor::TakeArrivals() {
 
 void PeerMonitor::Clear() {
   Peers dropped;  // destroyed when the lock is free: a connection tells Paths of its end, under another mutex
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   dropped.swap(peers_);
   crashes_.clear();
 }

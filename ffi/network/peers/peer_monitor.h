@@ -8,11 +8,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "network/peers/network_client.h"
 #include "network/peers/peer.h"
 
@@ -81,16 +81,17 @@ class PeerMonitor {
  private:
   // Takes from a heartbeat how the peer's clock differs, its sample, and its launches of operations that this process
   // has launched, too.
-  void Compare(int process, ConnectedPeer& peer, const ControlFrame& frame);
+  void Compare(int process, ConnectedPeer& peer, const ControlFrame& frame) JAXRING_REQUIRES(mutex_);
   static bool IsDue(const ConnectedPeer& peer, Time now);
 
   NetworkClient* const client_;
   // No mutex of the network is taken under it but those of control connections; the client's recorder's is.
-  std::mutex mutex_;
-  Peers peers_;
-  std::map<int, Crash> crashes_;
-  std::deque<ResourceSample> own_samples_;
-  std::string farewell_;  // this process's last frame, encoded; sent also to processes that connect later
+  Mutex mutex_;
+  Peers peers_ JAXRING_GUARDED_BY(mutex_);
+  std::map<int, Crash> crashes_ JAXRING_GUARDED_BY(mutex_);
+  std::deque<ResourceSample> own_samples_ JAXRING_GUARDED_BY(mutex_);
+  // This process's last frame, encoded; sent also to processes that connect later.
+  std::string farewell_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

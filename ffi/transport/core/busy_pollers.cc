@@ -3,7 +3,7 @@
 namespace jaxring {
 
 void BusyPollers::Add(std::weak_ptr<Source> source) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(sources_, [](const auto& known) { return known.expired(); });
   sources_.push_back(std::move(source));
   has_sources_.store(true, std::memory_order_relaxed);
@@ -17,7 +17,7 @@ void BusyPollers::EnableEvents() {
   if (!disabled_.load(std::memory_order_seq_cst) || !disabled_.exchange(false, std::memory_order_seq_cst)) return;
   std::vector<std::shared_ptr<Source>> live;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& source : sources_) {
       if (auto kept = source.lock()) live.push_back(std::move(kept));
     }

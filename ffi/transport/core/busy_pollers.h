@@ -5,8 +5,9 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace jaxring {
 
@@ -37,8 +38,8 @@ class BusyPollers {
   std::atomic<int> count_{0};
   std::atomic<bool> disabled_{false};  // the events of some source may be
   std::atomic<bool> has_sources_{false};
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<Source>> sources_;
+  Mutex mutex_;
+  std::vector<std::weak_ptr<Source>> sources_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

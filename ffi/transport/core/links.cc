@@ -15,19 +15,19 @@ void Links::InjectFaults(SendLink& link, int peer, int channel) const {
 void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
   InjectFaults(*link, peer, channel);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     send_[{peer, channel}] = std::move(link);
   }
   own_doorbell_->Notify();
 }
 
 void Links::AddPending(int peer, int channel, std::shared_ptr<SendLink> link) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   pending_[{peer, channel}] = std::move(link);
 }
 
 void Links::CompletePending(int peer, int channel, std::unique_ptr<Doorbell> doorbell) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::shared_ptr<SendLink> link = std::move(pending_.at({peer, channel}));
   pending_.erase({peer, channel});
   link->ll.set_on_publish(doorbell.get());
@@ -43,7 +43,7 @@ void Links::CompletePending(int peer, int channel, std::unique_ptr<Doorbell> doo
 
 void Links::AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     recv_[{peer, channel}] = std::move(link);
   }
   own_doorbell_->Notify();
@@ -51,30 +51,30 @@ void Links::AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link) {
 
 void Links::Prepare(int peer, int channel, bool sending) {
   LinkMemory memory = LinkMemory::Anonymous(slot_bytes_);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   prepared_.try_emplace({peer, channel, sending}, std::move(memory));
 }
 
 LinkMemory Links::TakePrepared(int peer, int channel, bool sending) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto node = prepared_.extract({peer, channel, sending});
   return node ? std::move(node.mapped()) : LinkMemory::Anonymous(slot_bytes_);
 }
 
 std::shared_ptr<BlockPool> Links::Blocks() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!blocks_) blocks_ = std::make_shared<BlockPool>(BlockPool::Create(slot_bytes_));
   return blocks_;
 }
 
 std::shared_ptr<SendLink> Links::Send(int peer, int channel) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = send_.find({peer, channel});
   return it == send_.end() ? nullptr : it->second;
 }
 
 std::shared_ptr<RecvLink> Links::Recv(int peer, int channel) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = recv_.find({peer, channel});
   return it == recv_.end() ? nullptr : it->second;
 }
@@ -92,17 +92,17 @@ Links::LocalLink& Links::Local(int src_device, int dst_device, int channel) {
 }
 
 std::shared_ptr<SendLink> Links::LocalSend(int src_device, int dst_device, int channel) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return Local(src_device, dst_device, channel).send;
 }
 
 std::shared_ptr<RecvLink> Links::LocalRecv(int src_device, int dst_device, int channel) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return Local(src_device, dst_device, channel).recv;
 }
 
 std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<std::shared_ptr<RecvLink>> all;
   for (const auto& entry : recv_) all.push_back(entry.second);
   for (const auto& entry : local_) all.push_back(entry.second.recv);
@@ -110,7 +110,7 @@ std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
 }
 
 std::map<std::pair<int, int>, SendTotals> Links::Totals(size_t most) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::map<std::pair<int, int>, SendTotals> all;
   for (const auto& [key, link] : send_) {
     if (all.size() == most) break;
@@ -121,7 +121,7 @@ std::map<std::pair<int, int>, SendTotals> Links::Totals(size_t most) const {
 
 size_t Links::WaiterCpus(std::span<std::pair<int, int>> cpus) const {
   size_t count = 0;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [key, link] : send_) {
     if (key.second != 0 || link->doorbell == nullptr) continue;
     if (count < cpus.size()) cpus[count] = {key.first, link->doorbell->WaiterCpu()};
@@ -131,7 +131,7 @@ size_t Links::WaiterCpus(std::span<std::pair<int, int>> cpus) const {
 }
 
 bool Links::AnyMayNeedCpu(int cpu, uint64_t operation) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::any_of(send_.begin(), send_.end(), [&](const auto& entry) {
     return entry.first.second == 0 && entry.second->doorbell != nullptr &&
            entry.second->doorbell->MayNeedCpu(cpu, operation);
@@ -140,7 +140,7 @@ bool Links::AnyMayNeedCpu(int cpu, uint64_t operation) const {
 
 void Links::CloseShared(int peer, const std::string& reason, Ending ending) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto& [key, link] : send_) {
       if (key.first == peer && link->transport == "shm") link->end.Close(reason, ending);
     }
@@ -163,7 +163,7 @@ void Links::CloseLeft(int peer, const std::string& reason) {
     link.end.Close(reason, Ending::kGoodbye);
   };
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto& [key, link] : send_) {
       if (key.first == peer) close(*link);
     }
@@ -175,7 +175,7 @@ void Links::CloseLeft(int peer, const std::string& reason) {
 }
 
 bool Links::MayBring(int peer) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::any_of(recv_.begin(), recv_.end(), [peer](const auto& entry) {
     const LinkEnd& end = entry.second->end;
     return entry.first.first == peer && entry.second->transport != "shm" &&
@@ -189,7 +189,7 @@ void Links::Clear(const std::string& reason) {
   decltype(local_) local;
   decltype(prepared_) prepared;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     send.swap(send_);
     pending.swap(pending_);
     recv.swap(recv_);
@@ -203,7 +203,7 @@ void Links::Clear(const std::string& reason) {
 }
 
 size_t Links::MemoryBytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return (send_.size() + recv_.size() + local_.size()) * (LLShape().bytes() + SimpleShape(slot_bytes_).bytes()) +
          (blocks_ ? blocks_->bytes() : 0);
 }

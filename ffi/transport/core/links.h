@@ -3,12 +3,12 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/core/faults.h"
 #include "transport/core/link.h"
 #include "transport/core/send_totals.h"
@@ -66,17 +66,18 @@ class Links {
   };
   // Turns on fault injection for a link's messages where no socket carries them; FaultyStream does it there.
   void InjectFaults(SendLink& link, int peer, int channel) const;
-  LocalLink& Local(int src_device, int dst_device, int channel);
+  LocalLink& Local(int src_device, int dst_device, int channel) JAXRING_REQUIRES(mutex_);
 
   uint32_t slot_bytes_;
   Notifier* own_doorbell_;
   const FaultPlan faults_;
-  mutable std::mutex mutex_;
-  std::map<std::pair<int, int>, std::shared_ptr<SendLink>> send_, pending_;
-  std::map<std::pair<int, int>, std::shared_ptr<RecvLink>> recv_;
-  std::map<std::tuple<int, int, int>, LocalLink> local_;
-  std::map<std::tuple<int, int, bool>, LinkMemory> prepared_;
-  std::shared_ptr<BlockPool> blocks_;
+  mutable Mutex mutex_;
+  std::map<std::pair<int, int>, std::shared_ptr<SendLink>> send_ JAXRING_GUARDED_BY(mutex_);
+  std::map<std::pair<int, int>, std::shared_ptr<SendLink>> pending_ JAXRING_GUARDED_BY(mutex_);
+  std::map<std::pair<int, int>, std::shared_ptr<RecvLink>> recv_ JAXRING_GUARDED_BY(mutex_);
+  std::map<std::tuple<int, int, int>, LocalLink> local_ JAXRING_GUARDED_BY(mutex_);
+  std::map<std::tuple<int, int, bool>, LinkMemory> prepared_ JAXRING_GUARDED_BY(mutex_);
+  std::shared_ptr<BlockPool> blocks_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

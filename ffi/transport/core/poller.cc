@@ -33,7 +33,7 @@ void Poller::Stop() {
   Kick();
   thread_.join();
   decltype(handlers_) dropped;  // destroyed when the lock is free
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   dropped.swap(handlers_);
 }
 
@@ -45,7 +45,7 @@ Poller::~Poller() {
 
 void Poller::Add(int fd, uint32_t events, std::shared_ptr<Handler> handler) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     handlers_[fd] = std::move(handler);
   }
   epoll_event event{};
@@ -60,7 +60,7 @@ void Poller::Change(int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  std::lock_guard lock(mutex_);  // against Replace
+  MutexLock lock(mutex_);  // against Replace
   // A descriptor without events is removed: epoll would report a broken connection again and again.
   if (events == 0) {
     epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
@@ -71,7 +71,7 @@ void Poller::Change(int fd, uint32_t events) {
 
 void Poller::Remove(int fd) {
   std::shared_ptr<Handler> dropped;  // destroyed when the lock is free
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
   const auto it = handlers_.find(fd);
   if (it == handlers_.end()) return;
@@ -80,7 +80,7 @@ void Poller::Remove(int fd) {
 }
 
 void Poller::Replace(int fd, int by) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // epoll watches what the descriptor stands for, and would go on if another descriptor stands for the same.
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
   if (dup3(by, fd, O_CLOEXEC) < 0) throw std::system_error(errno, std::generic_category(), "replacing a socket");
@@ -88,7 +88,7 @@ void Poller::Replace(int fd, int by) {
 
 void Poller::TellResumed(int fd) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     resumed_.push_back(fd);
   }
   Kick();
@@ -97,7 +97,7 @@ void Poller::TellResumed(int fd) {
 void Poller::Clear() {
   decltype(handlers_) dropped;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     dropped.swap(handlers_);
     for (const auto& entry : dropped) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, entry.first, nullptr);
   }
@@ -132,7 +132,7 @@ void Poller::Run() {
       }
       std::shared_ptr<Handler> handler;
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         auto it = handlers_.find(fd);
         if (it != handlers_.end()) handler = it->second;
       }
@@ -141,7 +141,7 @@ void Poller::Run() {
     if (kicked) {
       std::vector<std::shared_ptr<Handler>> all, resumed;
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         for (auto& entry : handlers_) all.push_back(entry.second);
         for (int fd : resumed_) {
           if (auto it = handlers_.find(fd); it != handlers_.end()) resumed.push_back(it->second);

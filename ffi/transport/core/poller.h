@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace jaxring {
 
@@ -53,9 +54,9 @@ class Poller {
   int epoll_fd_, event_fd_;
   std::atomic<bool> stop_{false}, kicked_{false};
   std::atomic<uint64_t> turns_{0};  // loop rounds that the thread has finished
-  std::mutex mutex_;
-  std::unordered_map<int, std::shared_ptr<Handler>> handlers_;
-  std::vector<int> resumed_;
+  Mutex mutex_;
+  std::unordered_map<int, std::shared_ptr<Handler>> handlers_ JAXRING_GUARDED_BY(mutex_);
+  std::vector<int> resumed_ JAXRING_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -14,7 +14,7 @@ RingShape LLShape() { return {32, 4096, sizeof(SlotHeader)}; }
 RingShape SimpleShape(uint32_t slot_bytes) { return {8, slot_bytes, 64}; }
 
 bool RingSender::Reserve(uint64_t* position) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint32_t slots = memory_.shape().slots;
   if (tail_ - head_seen_ >= slots) {
     head_seen_ = memory_.control().head.load(std::memory_order_acquire);
@@ -119,7 +119,7 @@ bool RingReceiver::Claim(const MessageId* wanted, uint64_t* position, const char
   // of the ring, this returns false, and the sender that has filled the slot rings the doorbell afterwards.
   const uint64_t oldest = head_.load(std::memory_order_relaxed);
   if (memory_.header(oldest).flag.load(std::memory_order_acquire) != oldest + 1) return false;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint32_t slots = memory_.shape().slots;
   const uint64_t head = head_.load(std::memory_order_relaxed);
   for (uint64_t p = head; p < head + slots; ++p) {
@@ -136,12 +136,12 @@ bool RingReceiver::Claim(const MessageId* wanted, uint64_t* position, const char
 }
 
 void RingReceiver::Release(uint64_t position) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ReleaseLocked(position);
 }
 
 void RingReceiver::Unclaim(uint64_t position) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   claimed_ &= ~memory_.bit(position);
 }
 

@@ -10,8 +10,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "transport/core/block_pool.h"
 #include "transport/core/doorbell.h"
 
@@ -131,9 +131,9 @@ class RingSender {
   RingMemory memory_;
   Notifier* on_publish_;
   Faults* faults_ = nullptr;
-  std::mutex mutex_;
-  uint64_t tail_ = 0;
-  uint64_t head_seen_ = 0;
+  Mutex mutex_;
+  uint64_t tail_ JAXRING_GUARDED_BY(mutex_) = 0;
+  uint64_t head_seen_ JAXRING_GUARDED_BY(mutex_) = 0;
 };
 
 // The receiving side. A message is claimed by name, in whichever slot it is, and released after it was read.
@@ -161,20 +161,21 @@ class RingReceiver {
   [[gnu::hot]] Message Read(uint64_t position, const char** payload) const;
   // The block in which the payload is, or kBlocks if it is in the slot. Only to be called if the sender has blocks.
   [[gnu::hot]] uint32_t Block(uint64_t position) const;
-  [[gnu::hot]] void ReleaseLocked(uint64_t position);
+  [[gnu::hot]] void ReleaseLocked(uint64_t position) JAXRING_REQUIRES(mutex_);
 
   RingMemory memory_;
   Notifier* on_release_;
   BlockPool* blocks_ = nullptr;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::atomic<uint64_t> head_{0};  // written under the lock
-  uint64_t claimed_ = 0;           // a bit per slot: being read, or consumed while an older slot is not
-  uint64_t consumed_ = 0;          // a bit per slot
+  uint64_t claimed_ JAXRING_GUARDED_BY(mutex_) =
+      0;  // a bit per slot: being read, or consumed while an older slot is not
+  uint64_t consumed_ JAXRING_GUARDED_BY(mutex_) = 0;  // a bit per slot
 };
 
 template <class Take>
 void RingReceiver::SpillIfFull(Take take) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint32_t slots = memory_.shape().slots;
   uint64_t end = head_;
   while (end < head_ + slots && memory_.header(end).flag.load(std::memory_order_acquire) == end + 1) ++end;

@@ -57,7 +57,7 @@ int NoProfiler(void**, int, void*, int64_t, void*) { return 0; }
 // Calls with the signature of the arguments: the caller passes those of the plugin's version.
 template <class... Arguments>
 int NetPlugin::Raw(Call call, Arguments... arguments) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return reinterpret_cast<int (*)(Arguments...)>(calls_[call])(arguments...);
 }
 

@@ -9,9 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace jaxring {
 
@@ -77,7 +78,7 @@ class NetPlugin {
   template <class... Arguments>
   void Do(Call call, const char* what, Arguments... arguments);
 
-  std::mutex mutex_;  // one call at a time, since it is not documented whether plugins are thread-safe
+  Mutex mutex_;  // one call at a time, since it is not documented whether plugins are thread-safe
   std::string name_;
   int version_ = 0;
   std::array<void*, kCalls> calls_{};

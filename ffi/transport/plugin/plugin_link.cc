@@ -36,15 +36,15 @@ PluginLinks::Pending::~Pending() {
 
 PluginLinks::~PluginLinks() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_all();
+  wake_.NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
 std::string PluginLinks::LoadVersion(const std::string& name, int only) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (plugin_ == nullptr) plugin_ = NetPlugin::Load(name, only);
   return plugin_->Describe();
 }
@@ -52,7 +52,7 @@ std::string PluginLinks::LoadVersion(const std::string& name, int only) {
 std::string PluginLinks::Offer(int peer, int channel, bool sending, const Place&) {
   auto pending = std::make_shared<Pending>();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (plugin_ == nullptr) throw std::runtime_error("no network plugin is loaded");
     pending->plugin = plugin_;
   }
@@ -67,13 +67,13 @@ std::string PluginLinks::Offer(int peer, int channel, bool sending, const Place&
     }
   }
   offer += " " + pending->plugin->name();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   pending_[{peer, channel, sending}] = std::move(pending);
   return offer;
 }
 
 std::shared_ptr<PluginLinks::Pending> PluginLinks::Take(const Key& key, bool keep) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = pending_.find(key);
   if (it == pending_.end()) throw std::runtime_error("no link by a network plugin to that process is being set up");
   auto found = it->second;
@@ -140,7 +140,7 @@ JoinedLink PluginLinks::Finish(Poller* poller, int peer, int channel, bool sendi
   joined.say_goodbye = [weak = std::weak_ptr<PluginPump>(pump)] {
     if (auto live = weak.lock()) live->SayGoodbye();
   };
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   pumps_.push_back(std::move(pump));
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   return joined;
@@ -150,9 +150,9 @@ void PluginLinks::Wake() {
   if (woken_.exchange(true)) return;
   // Taking the lock keeps this out of the time between the thread's check of `woken_` and its sleep.
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
   }
-  wake_.notify_one();
+  wake_.NotifyOne();
 }
 
 void PluginLinks::Run() {
@@ -161,7 +161,7 @@ void PluginLinks::Run() {
   auto sleep = kFirstSleep;
   while (!stop_) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       std::erase_if(pumps_, [](const auto& pump) { return pump->ended(); });
       pumps = pumps_;
     }
@@ -173,8 +173,10 @@ void PluginLinks::Run() {
     } else if (Clock::now() - last < kBusy) {
       std::this_thread::yield();
     } else {
-      std::unique_lock lock(mutex_);
-      wake_.wait_for(lock, sleep, [this] { return stop_ || woken_; });
+      MutexLock lock(mutex_);
+      const auto until = Clock::now() + sleep;
+      while (!stop_ && !woken_ && wake_.WaitUntil(mutex_, until)) {
+      }
       sleep = std::min(2 * sleep, kLastSleep);
     }
   }

@@ -11,16 +11,16 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "base/condition_variable.h"
+#include "base/mutex.h"
 #include "transport/core/link.h"
 #include "transport/core/offered.h"
 #include "transport/core/poller.h"
@@ -61,11 +61,11 @@ class PluginLinks final : public OfferedTransport {
 
   uint32_t slot_bytes_;
   Notifier* own_doorbell_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::shared_ptr<NetPlugin> plugin_;
-  std::map<Key, std::shared_ptr<Pending>> pending_;
-  std::vector<std::shared_ptr<PluginPump>> pumps_;
+  Mutex mutex_;
+  ConditionVariable wake_;
+  std::shared_ptr<NetPlugin> plugin_ JAXRING_GUARDED_BY(mutex_);
+  std::map<Key, std::shared_ptr<Pending>> pending_ JAXRING_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<PluginPump>> pumps_ JAXRING_GUARDED_BY(mutex_);
   std::thread thread_;
   std::atomic<bool> stop_{false}, woken_{false};
 };

@@ -59,7 +59,7 @@ void PluginPump::End(const std::string& why) {
 }
 
 bool PluginPump::Turn() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended()) return false;
   bool moved = false;
   try {
@@ -74,7 +74,7 @@ bool PluginPump::Turn() {
 }
 
 void PluginPump::OnEvents(uint32_t) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   while (heard_ < word_.size()) {
     ssize_t n = recv(fd_, word_.data() + heard_, word_.size() - heard_, MSG_DONTWAIT);
     if (n > 0) {
@@ -149,12 +149,12 @@ void PluginSendPump::SayGoodbye() {
   for (bool left = true; left && Clock::now() < deadline;) {
     Turn();
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       left = !ended() && (filled_ || in_flight_ > 0);
     }
     if (left) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!ended()) [[maybe_unused]]
     ssize_t n = send(fd_, &count_, sizeof count_, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -220,7 +220,7 @@ bool PluginRecvPump::Finished() {
 }
 
 void PluginRecvPump::SayGoodbye() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   [[maybe_unused]] ssize_t n = send(fd_, &count_, sizeof count_, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/core/link.h"
 #include "transport/core/poller.h"
 #include "transport/plugin/net_plugin.h"
@@ -41,10 +42,10 @@ class PluginPump : public Poller::Handler {
     void* request = nullptr;  // in flight
   };
   // Called under the lock. Throw the plugin's errors.
-  virtual bool Advance() = 0;
+  virtual bool Advance() JAXRING_REQUIRES(mutex_) = 0;
   // Whether nothing more can arrive or leave now that the peer is gone.
-  virtual bool Finished() = 0;
-  void End(const std::string& why);
+  virtual bool Finished() JAXRING_REQUIRES(mutex_) = 0;
+  void End(const std::string& why) JAXRING_REQUIRES(mutex_);
   // Register and deregister the buffers. The derived pump owns the connection and closes it in between.
   void Register();
   void Deregister();
@@ -58,16 +59,16 @@ class PluginPump : public Poller::Handler {
   const size_t message_bytes_;  // header and payload
   Notifier* own_doorbell_;
   OnEnd on_end_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::vector<char> memory_;
   void* registration_ = nullptr;
-  std::array<Buffer, kBuffers> buffers_;
-  uint64_t count_ = 0;       // messages sent or received
-  Clock::time_point moved_;  // when the last one was
+  std::array<Buffer, kBuffers> buffers_ JAXRING_GUARDED_BY(mutex_);
+  uint64_t count_ JAXRING_GUARDED_BY(mutex_) = 0;       // messages sent or received
+  Clock::time_point moved_ JAXRING_GUARDED_BY(mutex_);  // when the last one was
   // The peer's goodbye, which holds the number of messages that it has sent, or the part of it that has arrived.
-  std::array<char, sizeof(uint64_t)> word_{};
-  size_t heard_ = 0;
-  bool gone_ = false;
+  std::array<char, sizeof(uint64_t)> word_ JAXRING_GUARDED_BY(mutex_){};
+  size_t heard_ JAXRING_GUARDED_BY(mutex_) = 0;
+  bool gone_ JAXRING_GUARDED_BY(mutex_) = false;
 };
 
 class PluginSendPump final : public PluginPump {
@@ -79,15 +80,16 @@ class PluginSendPump final : public PluginPump {
   void SayGoodbye() override;
 
  private:
-  bool Advance() override;
+  bool Advance() override JAXRING_REQUIRES(mutex_);
   bool Finished() override { return true; }
-  bool Next(Buffer* buffer);
+  bool Next(Buffer* buffer) JAXRING_REQUIRES(mutex_);
 
   RingReceiver ll_, simple_;  // the pump empties the rings that the lanes fill
-  size_t next_ = 0, oldest_ = 0;
-  uint64_t taken_ = 0;   // messages from the rings
-  bool filled_ = false;  // buffer `next_` holds a message that the plugin has not taken
-  size_t in_flight_ = 0;
+  size_t next_ JAXRING_GUARDED_BY(mutex_) = 0;
+  size_t oldest_ JAXRING_GUARDED_BY(mutex_) = 0;
+  uint64_t taken_ JAXRING_GUARDED_BY(mutex_) = 0;   // messages from the rings
+  bool filled_ JAXRING_GUARDED_BY(mutex_) = false;  // buffer `next_` holds a message that the plugin has not taken
+  size_t in_flight_ JAXRING_GUARDED_BY(mutex_) = 0;
 };
 
 class PluginRecvPump final : public PluginPump {
@@ -98,13 +100,15 @@ class PluginRecvPump final : public PluginPump {
   void SayGoodbye() override;
 
  private:
-  bool Advance() override;
-  bool Finished() override;
-  bool Deliver(Buffer& buffer);
+  bool Advance() override JAXRING_REQUIRES(mutex_);
+  bool Finished() override JAXRING_REQUIRES(mutex_);
+  bool Deliver(Buffer& buffer) JAXRING_REQUIRES(mutex_);
 
   RingSender ll_, simple_;  // the pump fills the rings that the lanes empty
-  size_t next_ = 0, oldest_ = 0, posted_ = 0;
-  bool arrived_ = false;  // buffer `oldest_` holds a message that its ring has no room for
+  size_t next_ JAXRING_GUARDED_BY(mutex_) = 0;
+  size_t oldest_ JAXRING_GUARDED_BY(mutex_) = 0;
+  size_t posted_ JAXRING_GUARDED_BY(mutex_) = 0;
+  bool arrived_ JAXRING_GUARDED_BY(mutex_) = false;  // buffer `oldest_` holds a message that its ring has no room for
 };
 
 }  // namespace jaxring

@@ -134,12 +134,12 @@ bool ResumableStream::FlushLocked() {
 }
 
 bool ResumableStream::Flush() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return failed_ != 0 || FlushLocked();
 }
 
 ssize_t ResumableStream::Write(const iovec* parts, int count) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (failed_ != 0) {
     errno = failed_;
     return -1;
@@ -197,7 +197,7 @@ ssize_t ResumableStream::ReadConnection(void* to, size_t bytes) {
 }
 
 ssize_t ResumableStream::Read(void* to, size_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (pending_begin_ < pending_.size()) {
     const size_t part = std::min(bytes, pending_.size() - pending_begin_);
     std::memcpy(to, pending_.data() + pending_begin_, part);
@@ -220,20 +220,20 @@ ssize_t ResumableStream::Read(void* to, size_t bytes) {
 }
 
 bool ResumableStream::holds_bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return pending_begin_ < pending_.size() || (suspended_at_ == Time{} && stream_->holds_bytes());
 }
 
 std::string ResumableStream::Why() const {
   const int error = errno;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (failed_ != 0) return why_;
   errno = error;
   return stream_ ? stream_->Why() : Stream::Why();
 }
 
 bool ResumableStream::given_up() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return failed_ != 0;
 }
 
@@ -243,7 +243,7 @@ void ResumableStream::CheckAttempt(uint64_t attempt) const {
 }
 
 void ResumableStream::Suspend(uint64_t attempt) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (attempt <= attempt_) throw std::invalid_argument("a later attempt to resume this connection has begun");
   attempt_ = attempt;
   CheckAttempt(attempt);
@@ -251,7 +251,7 @@ void ResumableStream::Suspend(uint64_t attempt) {
 }
 
 uint64_t ResumableStream::Drain(uint64_t attempt) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   CheckAttempt(attempt);
   if (!stream_) return received_;
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(pending_begin_));
@@ -270,7 +270,7 @@ uint64_t ResumableStream::Drain(uint64_t attempt) {
 }
 
 void ResumableStream::Resume(uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   CheckAttempt(attempt);
   if (stream_ || received < first_ || received > written_) {
     throw std::invalid_argument("this connection cannot go on after byte " + std::to_string(received) +
@@ -292,7 +292,7 @@ void ResumableStream::Resume(uint64_t attempt, std::unique_ptr<Stream> next, uin
 }
 
 void ResumableStream::Fail(const std::string& why, Ending ending) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (failed_ != 0) return;
   Lose();
   failed_ = ending == Ending::kUnreachable ? ETIMEDOUT : ECONNRESET;
@@ -303,22 +303,22 @@ void ResumableStream::Fail(const std::string& why, Ending ending) {
 }
 
 ResumableStream::Time ResumableStream::suspended_at() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return suspended_at_;
 }
 
 bool ResumableStream::over() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return over_;
 }
 
 bool ResumableStream::confirmed() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return confirmed_;
 }
 
 bool ResumableStream::IsDelivered() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Confirm();
   int queued = 0;
   return suspended_at_ == Time{} && confirmed_ && sent_ == written_ &&
@@ -326,7 +326,7 @@ bool ResumableStream::IsDelivered() {
 }
 
 void ResumableStream::Observe(Time now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   TcpState state;
   state_ = suspended_at_ == Time{} && get_state_(fd(), &state) ? std::optional(state) : std::nullopt;
   state_at_ = now;
@@ -338,7 +338,7 @@ void ResumableStream::Observe(Time now) {
 }
 
 bool ResumableStream::IsSilent(std::chrono::milliseconds limit) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // The last acknowledgement alone says nothing of a connection that had nothing to send since.
   if (suspended_at_ != Time{} || !state_ || state_->last_ack < limit) return false;
   // Where the peer has no room nothing is under way, but the kernel's questions whether there is room again.
@@ -346,7 +346,7 @@ bool ResumableStream::IsSilent(std::chrono::milliseconds limit) const {
 }
 
 bool ResumableStream::IsTrickling(Time now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (suspended_at_ != Time{} || !trickle_.IsDue(now) || !state_) return false;
   // Otherwise it had nothing to send, or the peer's process was what it waited for.
   const int64_t sending_us = state_->busy_us - state_->full_us;

@@ -23,11 +23,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/core/movable.h"
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
@@ -81,44 +81,47 @@ class ResumableStream final : public Stream, public Movable {
   bool IsTrickling(Time now) override;
 
  private:
-  void Lose();
+  void Lose() JAXRING_REQUIRES(mutex_);
   // Whether an error of the connection, by errno, is no end of it: it can go on over another one.
-  bool CanGoOn() const;
+  bool CanGoOn() const JAXRING_REQUIRES(mutex_);
   // Reads whether the peer has resumed. Loses a connection that has ended before.
-  void Confirm();
-  bool FlushLocked();
+  void Confirm() JAXRING_REQUIRES(mutex_);
+  bool FlushLocked() JAXRING_REQUIRES(mutex_);
   // Makes room for so many bytes to be kept. Returns how many there is room for: fewer where there is no memory.
-  size_t MakeRoom(size_t bytes);
-  ssize_t WriteConnection(const iovec* parts, int count);
-  void Keep(const iovec* parts, int count, size_t bytes);
-  void Put(const char* data, size_t bytes);
-  ssize_t ReadConnection(void* to, size_t bytes);
-  void CheckAttempt(uint64_t attempt) const;
+  size_t MakeRoom(size_t bytes) JAXRING_REQUIRES(mutex_);
+  ssize_t WriteConnection(const iovec* parts, int count) JAXRING_REQUIRES(mutex_);
+  void Keep(const iovec* parts, int count, size_t bytes) JAXRING_REQUIRES(mutex_);
+  void Put(const char* data, size_t bytes) JAXRING_REQUIRES(mutex_);
+  ssize_t ReadConnection(void* to, size_t bytes) JAXRING_REQUIRES(mutex_);
+  void CheckAttempt(uint64_t attempt) const JAXRING_REQUIRES(mutex_);
 
   Poller* const poller_;
   const std::function<void()> on_destroyed_;
   const GetState get_state_;
-  mutable std::mutex mutex_;
-  std::unique_ptr<Stream> stream_;  // null from Drain to Resume
-  Time suspended_at_{};
-  uint64_t attempt_ = 0;
-  bool over_ = false;
-  int failed_ = 0;         // errno of reads and writes after Fail
-  bool confirmed_ = true;  // the peer has resumed on this connection
-  bool foreign_ = false;   // something else has come on it, which nobody reads
-  std::string why_;
+  mutable Mutex mutex_;
+  std::unique_ptr<Stream> stream_ JAXRING_GUARDED_BY(mutex_);  // null from Drain to Resume
+  Time suspended_at_ JAXRING_GUARDED_BY(mutex_){};
+  uint64_t attempt_ JAXRING_GUARDED_BY(mutex_) = 0;
+  bool over_ JAXRING_GUARDED_BY(mutex_) = false;
+  int failed_ JAXRING_GUARDED_BY(mutex_) = 0;         // errno of reads and writes after Fail
+  bool confirmed_ JAXRING_GUARDED_BY(mutex_) = true;  // the peer has resumed on this connection
+  bool foreign_ JAXRING_GUARDED_BY(mutex_) = false;   // something else has come on it, which nobody reads
+  std::string why_ JAXRING_GUARDED_BY(mutex_);
   // The byte with number n is at n modulo the size. Kept are those from `first_` to `written_`; those from `sent_` on
   // have not been written to this connection.
-  std::vector<char> kept_;
-  uint64_t first_ = 0, sent_ = 0, written_ = 0;
+  std::vector<char> kept_ JAXRING_GUARDED_BY(mutex_);
+  uint64_t first_ JAXRING_GUARDED_BY(mutex_) = 0;
+  uint64_t sent_ JAXRING_GUARDED_BY(mutex_) = 0;
+  uint64_t written_ JAXRING_GUARDED_BY(mutex_) = 0;
   // Of what was read, `received_` bytes, this has not been taken by the reader.
-  std::vector<char> pending_;
-  size_t pending_begin_ = 0;
-  uint64_t received_ = 0;
-  std::optional<TcpState> state_;
-  Time state_at_{}, unanswered_since_{};
-  Trickle trickle_;
-  int64_t sending_us_ = 0;  // as of the last look
+  std::vector<char> pending_ JAXRING_GUARDED_BY(mutex_);
+  size_t pending_begin_ JAXRING_GUARDED_BY(mutex_) = 0;
+  uint64_t received_ JAXRING_GUARDED_BY(mutex_) = 0;
+  std::optional<TcpState> state_ JAXRING_GUARDED_BY(mutex_);
+  Time state_at_ JAXRING_GUARDED_BY(mutex_){};
+  Time unanswered_since_ JAXRING_GUARDED_BY(mutex_){};
+  Trickle trickle_ JAXRING_GUARDED_BY(mutex_);
+  int64_t sending_us_ JAXRING_GUARDED_BY(mutex_) = 0;  // as of the last look
 };
 
 }  // namespace jaxring

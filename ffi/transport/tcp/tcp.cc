@@ -82,7 +82,7 @@ bool TcpSendPump::NextMessage() {
 }
 
 void TcpSendPump::Pump() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   PumpLocked();
 }
 
@@ -147,7 +147,7 @@ void TcpSendPump::Break() {
 }
 
 void TcpSendPump::SayGoodbye() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (goodbye_ != Goodbye::kNone) return;
   goodbye_ = Goodbye::kDue;
   PumpLocked();
@@ -163,7 +163,7 @@ bool TcpSendPump::CheckConnection() {
 }
 
 void TcpSendPump::OnEvents(uint32_t events) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // A writer has found the end. epoll would report it again and again.
   if (ended_) return poller_->Remove(stream_->fd());
   // The event may be one of the connection before.
@@ -172,7 +172,7 @@ void TcpSendPump::OnEvents(uint32_t events) {
 }
 
 void TcpSendPump::OnResumed() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (ended_ || !CheckConnection()) return;
   armed_ = false;
   AwaitRoom();

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/core/busy_pollers.h"
 #include "transport/core/link.h"
 #include "transport/core/poller.h"
@@ -34,15 +34,15 @@ class TcpSendPump final : public Poller::Handler {
 
  private:
   // Any thread; holds the lock.
-  void PumpLocked();
+  void PumpLocked() JAXRING_REQUIRES(mutex_);
   // Prepares the next message to be written; the goodbye comes after all messages. Returns false if there is none.
-  bool NextMessage();
+  bool NextMessage() JAXRING_REQUIRES(mutex_);
   // Asks for the event that the socket has room.
-  void AwaitRoom();
+  void AwaitRoom() JAXRING_REQUIRES(mutex_);
   // Ends the link if the connection has ended. False then.
-  bool CheckConnection();
-  void End(std::string why, Ending ending = Ending::kNoGoodbye);
-  void Break();  // by what errno says
+  bool CheckConnection() JAXRING_REQUIRES(mutex_);
+  void End(std::string why, Ending ending = Ending::kNoGoodbye) JAXRING_REQUIRES(mutex_);
+  void Break() JAXRING_REQUIRES(mutex_);  // by what errno says
 
   std::unique_ptr<Stream> stream_;
   Poller* poller_;
@@ -50,15 +50,18 @@ class TcpSendPump final : public Poller::Handler {
   RingReceiver ll_, simple_;  // the pump empties the rings that the lanes fill
   OnEnd on_end_;
   Notifier* on_room_;  // also rung when the connection ends, since lanes may wait for room
-  std::mutex mutex_;
-  bool writing_ = false, armed_ = false;
-  char word_ = 0;  // what the receiver has said last
-  enum class Goodbye { kNone, kDue, kSaid } goodbye_ = Goodbye::kNone;
+  Mutex mutex_;
+  bool writing_ JAXRING_GUARDED_BY(mutex_) = false;
+  bool armed_ JAXRING_GUARDED_BY(mutex_) = false;
+  char word_ JAXRING_GUARDED_BY(mutex_) = 0;  // what the receiver has said last
+  enum class Goodbye { kNone, kDue, kSaid } goodbye_ JAXRING_GUARDED_BY(mutex_) = Goodbye::kNone;
   std::atomic<bool> ended_{false};  // the connection has ended; the link may have been closed before
-  WireHeader header_{};
-  const char* payload_ = nullptr;
-  uint64_t position_ = 0, number_ = 0;  // of the next message: its slot, and its number on the connection
-  size_t written_ = 0;                  // of header and payload together
+  WireHeader header_ JAXRING_GUARDED_BY(mutex_){};
+  const char* payload_ JAXRING_GUARDED_BY(mutex_) = nullptr;
+  // of the next message: its slot, and its number on the connection
+  uint64_t position_ JAXRING_GUARDED_BY(mutex_) = 0;
+  uint64_t number_ JAXRING_GUARDED_BY(mutex_) = 0;
+  size_t written_ JAXRING_GUARDED_BY(mutex_) = 0;  // of header and payload together
 };
 
 class TcpRecvPump final : public Poller::Handler, public BusyPollers::Source {
@@ -80,20 +83,23 @@ class TcpRecvPump final : public Poller::Handler, public BusyPollers::Source {
  private:
   void Say(char word);
   // Returns whether anything arrived.
-  bool Read();
-  void End(const std::string& why, Ending ending = Ending::kNoGoodbye);
-  void Break();  // by what errno says
+  bool Read() JAXRING_REQUIRES(mutex_);
+  void End(const std::string& why, Ending ending = Ending::kNoGoodbye) JAXRING_REQUIRES(mutex_);
+  void Break() JAXRING_REQUIRES(mutex_);  // by what errno says
 
   std::unique_ptr<Stream> stream_;
   Poller* poller_;
   BusyPollers* const busy_pollers_;
   std::shared_ptr<RecvLink> link_;
-  WireReader reader_;
+  WireReader reader_ JAXRING_GUARDED_BY(mutex_);
   Notifier* on_message_;
-  std::mutex mutex_;
-  std::vector<char> buffer_;
-  size_t begin_ = 0, end_ = 0;
-  bool armed_ = true, paused_ = false, closed_ = false;
+  Mutex mutex_;
+  std::vector<char> buffer_ JAXRING_GUARDED_BY(mutex_);
+  size_t begin_ JAXRING_GUARDED_BY(mutex_) = 0;
+  size_t end_ JAXRING_GUARDED_BY(mutex_) = 0;
+  bool armed_ JAXRING_GUARDED_BY(mutex_) = true;
+  bool paused_ JAXRING_GUARDED_BY(mutex_) = false;
+  bool closed_ JAXRING_GUARDED_BY(mutex_) = false;
   OnEnd on_end_;
 };
 

@@ -92,7 +92,7 @@ bool TcpRecvPump::Read() {
 }
 
 void TcpRecvPump::OnEvents(uint32_t) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // The event is older than the pause that another thread's reading has begun since. Reading on would end the pause
   // with no events enabled, and the kick that enables them passes by a pump that does not pause.
   if (paused_) return;
@@ -108,20 +108,20 @@ void TcpRecvPump::OnEvents(uint32_t) {
 }
 
 void TcpRecvPump::EnableEvents() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (armed_) return;
   armed_ = true;
   if (!closed_ && !paused_) poller_->Change(stream_->fd(), EPOLLIN);
 }
 
 bool TcpRecvPump::Poll() {
-  if (!busy_pollers_->any()) return false;
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock && !closed_ && !paused_ && Read();
+  if (!busy_pollers_->any() || !mutex_.TryLock()) return false;
+  MutexLock lock(mutex_, std::adopt_lock);
+  return !closed_ && !paused_ && Read();
 }
 
 void TcpRecvPump::OnResumed() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) return;
   stream_->Flush();  // what was said meanwhile
   poller_->Change(stream_->fd(), paused_ ? 0u : armed_ ? EPOLLIN : EPOLLRDHUP);
@@ -133,7 +133,7 @@ void TcpRecvPump::Say(char word) { [[maybe_unused]] ssize_t n = stream_->Write(&
 void TcpRecvPump::SayGoodbye() { Say(kGoodbyeWord); }
 
 void TcpRecvPump::OnKick() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!paused_ || closed_) return;
   armed_ = true;
   poller_->Change(stream_->fd(), EPOLLIN);

@@ -8,10 +8,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <stdexcept>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/tcp/openssl.h"
 
 namespace jaxring {
@@ -42,7 +42,10 @@ class TlsStream final : public Stream {
   ssize_t Write(const iovec* parts, int count) override;
   ssize_t Read(void* to, size_t bytes) override;
   bool holds_bytes() const override { return true; }  // the rest of a record
-  std::string Why() const override { return why_.empty() ? Stream::Why() : why_; }
+  std::string Why() const override {
+    MutexLock lock(mutex_);
+    return WhyLocked();
+  }
   unsigned Key(unsigned char* to, unsigned room) const {
     if (key_.size() > room) return 0;
     std::memcpy(to, key_.data(), key_.size());
@@ -54,17 +57,19 @@ class TlsStream final : public Stream {
 
  private:
   // Returns -1 and sets errno from SSL_get_error for `result`, or 0 if the peer has closed the connection.
-  ssize_t Failed(int result);
+  ssize_t Failed(int result) JAXRING_REQUIRES(mutex_);
+  std::string WhyLocked() const JAXRING_REQUIRES(mutex_) { return why_.empty() ? Stream::Why() : why_; }
 
   const Library* api_ = nullptr;
   std::string key_;
-  Ssl* ssl_ = nullptr;
-  mutable std::mutex mutex_;  // an SSL object may be used by one thread at a time
-  std::vector<char> staged_;  // the record being written: SSL_write must be repeated with the same bytes
-  uint64_t records_ = 0;
-  int error_ = 0;
-  bool ended_ = false;
-  std::string why_;
+  Ssl* ssl_ JAXRING_PT_GUARDED_BY(mutex_) = nullptr;
+  mutable Mutex mutex_;  // an SSL object may be used by one thread at a time
+  // The record being written: SSL_write must be repeated with the same bytes
+  std::vector<char> staged_ JAXRING_GUARDED_BY(mutex_);
+  uint64_t records_ JAXRING_GUARDED_BY(mutex_) = 0;
+  int error_ JAXRING_GUARDED_BY(mutex_) = 0;
+  bool ended_ JAXRING_GUARDED_BY(mutex_) = false;
+  std::string why_ JAXRING_GUARDED_BY(mutex_);
 };
 
 TlsStream* Of(const Library& api, const Ssl* ssl) { return static_cast<TlsStream*>(api.SSL_get_ex_data(ssl, 0)); }
@@ -107,6 +112,7 @@ const Library& Loaded() {
 
 void TlsStream::Shake(bool dialled, double timeout_s) {
   using std::chrono::steady_clock;
+  MutexLock lock(mutex_);
   const auto deadline = steady_clock::now() +
                         std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(timeout_s));
   api_ = &Loaded();
@@ -127,7 +133,8 @@ void TlsStream::Shake(bool dialled, double timeout_s) {
     const int error = api_->SSL_get_error(ssl_, result);
     if (error != kErrorRead && error != kErrorWrite) {
       Failed(result);
-      throw std::runtime_error("the TLS handshake failed: " + (ended_ ? "the peer closed the connection" : Why()));
+      throw std::runtime_error("the TLS handshake failed: " +
+                               (ended_ ? "the peer closed the connection" : WhyLocked()));
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - steady_clock::now()).count();
     pollfd waits{fd(), static_cast<int16_t>(error == kErrorRead ? POLLIN : POLLOUT), 0};
@@ -139,6 +146,7 @@ void TlsStream::Shake(bool dialled, double timeout_s) {
 }
 
 int TlsStream::Send(Bio* bio, const char* data, int bytes) {
+  mutex_.AssertHeld();  // by the function that has called OpenSSL; so below
   api_->BIO_clear_flags(bio, kBioRead | kBioWrite | kBioRetry);
   const ssize_t n = send(fd(), data, static_cast<size_t>(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (n < 0) {
@@ -149,6 +157,7 @@ int TlsStream::Send(Bio* bio, const char* data, int bytes) {
 }
 
 int TlsStream::Receive(Bio* bio, char* to, int bytes) {
+  mutex_.AssertHeld();
   api_->BIO_clear_flags(bio, kBioRead | kBioWrite | kBioRetry);
   const ssize_t n = recv(fd(), to, static_cast<size_t>(bytes), MSG_DONTWAIT);
   if (n == 0) ended_ = true;
@@ -177,7 +186,7 @@ ssize_t TlsStream::Failed(int result) {
 }
 
 ssize_t TlsStream::Write(const iovec* parts, int count) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (staged_.empty()) {
     for (int i = 0; i < count && staged_.size() < kRecord; ++i) {
       const char* data = static_cast<const char*>(parts[i].iov_base);
@@ -198,7 +207,7 @@ ssize_t TlsStream::Write(const iovec* parts, int count) {
 }
 
 ssize_t TlsStream::Read(void* to, size_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   api_->ERR_clear_error();
   const int n = api_->SSL_read(ssl_, to, static_cast<int>(std::min<size_t>(bytes, 1 << 30)));
   return n > 0 ? n : Failed(n);

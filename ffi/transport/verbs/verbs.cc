@@ -51,13 +51,16 @@ VerbsPump::VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint
 VerbsPump::~VerbsPump() { close(fd_); }
 
 void VerbsPump::Start() {
-  poller_->Add(endpoint_->fd(), EPOLLIN, shared_from_this());
-  poller_->Add(fd_, EPOLLIN | EPOLLRDHUP, std::make_shared<PeerEar>(shared_from_this()));
+  {
+    MutexLock lock(mutex_);
+    poller_->Add(endpoint_->fd(), EPOLLIN, shared_from_this());
+    poller_->Add(fd_, EPOLLIN | EPOLLRDHUP, std::make_shared<PeerEar>(shared_from_this()));
+  }
   OnEvents(0);
 }
 
 void VerbsPump::OnEvents(uint32_t) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed()) return;
   armed_ = false;
   endpoint_->TakeEvents();
@@ -66,7 +69,7 @@ void VerbsPump::OnEvents(uint32_t) {
 }
 
 void VerbsPump::EnableEvents() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!armed_ && !closed()) EnableEventsLocked();
 }
 
@@ -79,13 +82,13 @@ void VerbsPump::EnableEventsLocked() {
 }
 
 bool VerbsPump::Poll() {
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || closed()) return false;
-  return PumpLocked();
+  if (!mutex_.TryLock()) return false;
+  MutexLock lock(mutex_, std::adopt_lock);
+  return !closed() && PumpLocked();
 }
 
 void VerbsPump::Pump() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   PumpLocked();
 }
 
@@ -139,7 +142,7 @@ void VerbsPump::End(const std::string& why, bool tell, Ending ending) {
 }
 
 void VerbsPump::Hear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed() || !Listen()) return;
   // Messages that the peer wrote before it closed the link are still valid.
   PumpLocked();
@@ -211,11 +214,13 @@ std::string VerbsPump::LastWord() const {
 bool VerbsPump::HasGivenUp() const { return !heard_.empty() && heard_[0] == kGaveUp; }
 
 void VerbsPump::CheckPort() {
-  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!mutex_.TryLock()) return;
+  MutexLock lock(mutex_, std::adopt_lock);
+  if (closed()) return;
   const auto now = std::chrono::steady_clock::now();
-  if (lock && !closed() && closed_by_peer_ && now - closed_since_ > kOvertaken) return End(LastWord(), false);
+  if (closed_by_peer_ && now - closed_since_ > kOvertaken) return End(LastWord(), false);
   // A link that can go on over other ports is watched by Observe.
-  if (!lock || closed() || movable_ || !Waiting() || now - checked_ < kCheckPort) return;
+  if (movable_ || !Waiting() || now - checked_ < kCheckPort) return;
   const bool seen = checked_ != decltype(checked_){} && now - checked_ < 3 * kCheckPort;
   checked_ = now;
   if (endpoint_->PortActive() || !seen) {
@@ -227,7 +232,10 @@ void VerbsPump::CheckPort() {
   End(endpoint_->error(), true);
 }
 
-void VerbsPump::SayGoodbye() { SendGoodbye(""); }
+void VerbsPump::SayGoodbye() {
+  MutexLock lock(mutex_);  // TakeOver may close the present control connection meanwhile
+  SendGoodbye("");
+}
 
 void VerbsPump::SendGoodbye(const std::string& words) {
   farewell_ = kFarewell + words + "\n";
@@ -247,8 +255,8 @@ void VerbsPump::Lose() {
 }
 
 void VerbsPump::TakeOver(uint64_t attempt, int fd) {
-  std::lock_guard renewing(renewal_mutex_);
-  std::lock_guard lock(mutex_);
+  MutexLock renewing(renewal_mutex_);
+  MutexLock lock(mutex_);
   const bool switched = attempt == attempt_ && handover_ == Handover::kSwitched;
   if (switched && !closed()) {
     Listen();  // the old one's last words

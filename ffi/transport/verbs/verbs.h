@@ -26,11 +26,11 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/core/busy_pollers.h"
 #include "transport/core/link.h"
 #include "transport/core/movable.h"
@@ -63,7 +63,10 @@ class VerbsPump : public Poller::Handler,
   void Hear();
   // Tells the peer that this process ends in good order.
   virtual void SayGoodbye();
-  bool iwarp() const { return endpoint_->offer().layer == verbs::Layer::kIwarp; }
+  bool iwarp() const {
+    MutexLock lock(mutex_);
+    return endpoint_->offer().layer == verbs::Layer::kIwarp;
+  }
   // Called regularly: closes the link if the port has been down for longer than the device resends a lost packet. Not
   // every device ends its queue pairs then; soft-RoCE resends for ever.
   void CheckPort();
@@ -86,101 +89,109 @@ class VerbsPump : public Poller::Handler,
  protected:
   using Event = verbs::Endpoint::Event;
   // Both are called under the lock and return false when the connection has failed.
-  virtual bool Handle(const Event& event) = 0;
-  virtual bool Advance() = 0;
+  virtual bool Handle(const Event& event) JAXRING_REQUIRES(mutex_) = 0;
+  virtual bool Advance() JAXRING_REQUIRES(mutex_) = 0;
   // Whether something was sent and has not completed.
-  virtual bool Waiting() const = 0;
+  virtual bool Waiting() const JAXRING_REQUIRES(mutex_) = 0;
   // The peer has said goodbye, with these words.
-  virtual void Farewell(const std::string&) {}
+  virtual void Farewell(const std::string&) JAXRING_REQUIRES(mutex_) {}
   // Whether everything has arrived that the peer had sent when it said goodbye.
-  virtual bool AllHere() const { return true; }
+  virtual bool AllHere() const JAXRING_REQUIRES(mutex_) { return true; }
   // Whether the peer's device is to acknowledge something by itself, so that its silence means that it cannot be
   // reached. `ask`: has it acknowledge something where nothing is under way. False if a request failed.
-  virtual bool Awaits(bool /*ask*/, bool* awaits) {
+  virtual bool Awaits(bool /*ask*/, bool* awaits) JAXRING_REQUIRES(mutex_) {
     *awaits = false;
     return true;
   }
   // Goes on over the new endpoint. See Switch; throws std::runtime_error where the peer's words make no sense.
-  virtual std::string Renew(const std::string& received) = 0;
+  virtual std::string Renew(const std::string& received) JAXRING_REQUIRES(renewal_mutex_, mutex_) = 0;
   virtual bool sends() const = 0;
   // Whether a message waits for a credit. No thread polls for the credit once the message's operation has ended here.
-  virtual bool MustHear() const = 0;
+  virtual bool MustHear() const JAXRING_REQUIRES(mutex_) = 0;
   // Returns whether anything was complete.
-  bool PumpLocked();
-  void EnableEventsLocked();
+  bool PumpLocked() JAXRING_REQUIRES(mutex_);
+  void EnableEventsLocked() JAXRING_REQUIRES(mutex_);
   // `ending`: unless the peer has said goodbye.
-  void End(const std::string& why, bool tell, Ending ending = Ending::kNoGoodbye);
+  void End(const std::string& why, bool tell, Ending ending = Ending::kNoGoodbye) JAXRING_REQUIRES(mutex_);
   // Reads the control connection. Returns true if it has ended.
-  bool Listen();
-  void Say(const std::string& words);
+  bool Listen() JAXRING_REQUIRES(mutex_);
+  void Say(const std::string& words) JAXRING_REQUIRES(mutex_);
   static void SayOn(int fd, const std::string& words);
   // Suspends the link until it goes on over other ports.
-  void Lose();
+  void Lose() JAXRING_REQUIRES(mutex_);
   bool lost() const { return suspended_at() != Time{}; }
   uint32_t RegisterMore(const DirectRegion& region);
   // Takes what was said out of `heard_`, but for an error, which is the last word.
-  void TakeWords();
-  bool HasSpoken() const { return goodbye_ || !heard_.empty(); }
+  void TakeWords() JAXRING_REQUIRES(mutex_);
+  bool HasSpoken() const JAXRING_REQUIRES(mutex_) { return goodbye_ || !heard_.empty(); }
   // After a goodbye: completes the link when everything is here, and ends it if the peer has closed the connection.
-  void CompleteLocked();
+  void CompleteLocked() JAXRING_REQUIRES(mutex_);
   // Tells the peer that this process ends in good order; `words` are for its Farewell.
-  void SendGoodbye(const std::string& words);
-  std::string LastWord() const;
+  void SendGoodbye(const std::string& words) JAXRING_REQUIRES(mutex_);
+  std::string LastWord() const JAXRING_REQUIRES(mutex_);
   // Whether the peer has ended the link for good, and begun to say why.
-  bool HasGivenUp() const;
-  bool Misbehaved();
+  bool HasGivenUp() const JAXRING_REQUIRES(mutex_);
+  bool Misbehaved() JAXRING_REQUIRES(mutex_);
   // Whether the peer has everything that this end's goodbye told of.
-  bool acknowledged() const { return acknowledged_; }
+  bool acknowledged() const JAXRING_REQUIRES(mutex_) { return acknowledged_; }
+  // The present endpoint, which changes under both mutexes: the analysis knows of one.
+  verbs::Endpoint* endpoint() const JAXRING_REQUIRES(renewal_mutex_) JAXRING_NO_THREAD_SAFETY_ANALYSIS {
+    return endpoint_.get();
+  }
   bool closed() const { return end_->closed.load(std::memory_order_acquire); }
 
  private:
   std::shared_ptr<void> link_;  // outlives the endpoint
 
  protected:
-  // Of attempts and registrations; locked before `mutex_`. The thread that carries all GPU messages waits for it, so
-  // queue pairs are destroyed when it is free, but for the receiver's old ones: soft-RoCE takes 3 s for one with
-  // writes under way to an address that does not answer.
-  std::mutex renewal_mutex_;
-  std::vector<std::unique_ptr<verbs::Endpoint>> retired_;  // until Discard
-  std::unique_ptr<verbs::Endpoint> endpoint_;              // changed under both mutexes
-  verbs::Regions regions_;
+  // Of attempts and registrations. The thread that carries all GPU messages waits for it, so queue pairs are destroyed
+  // when it is free, but for the receiver's old ones: soft-RoCE takes 3 s for one with writes under way to an address
+  // that does not answer.
+  Mutex renewal_mutex_ JAXRING_ACQUIRED_BEFORE(mutex_);
+  std::vector<std::unique_ptr<verbs::Endpoint>> retired_ JAXRING_GUARDED_BY(renewal_mutex_);  // until Discard
+  std::unique_ptr<verbs::Endpoint> endpoint_ JAXRING_GUARDED_BY(mutex_);  // changed under both mutexes
+  verbs::Regions regions_ JAXRING_GUARDED_BY(renewal_mutex_);
   const std::string device_;  // of the first endpoint
   Notifier* own_doorbell_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
 
  private:
-  void CheckAttempt(uint64_t attempt) const;
+  void CheckAttempt(uint64_t attempt) const JAXRING_REQUIRES(renewal_mutex_);
 
-  int fd_;
+  int fd_ JAXRING_GUARDED_BY(mutex_);
   Poller* poller_;
   LinkEnd* end_;
   OnEnd on_end_;
   BusyPollers* const busy_pollers_;
-  bool armed_ = true;
-  bool goodbye_ = false, acknowledged_ = false;
-  bool closed_by_peer_ = false;  // the control connection, after a goodbye
-  std::string heard_;
-  std::string farewell_;  // what SendGoodbye has sent
-  std::vector<Event> events_;
+  bool armed_ JAXRING_GUARDED_BY(mutex_) = true;
+  bool goodbye_ JAXRING_GUARDED_BY(mutex_) = false;
+  bool acknowledged_ JAXRING_GUARDED_BY(mutex_) = false;
+  bool closed_by_peer_ JAXRING_GUARDED_BY(mutex_) = false;  // the control connection, after a goodbye
+  std::string heard_ JAXRING_GUARDED_BY(mutex_);
+  std::string farewell_ JAXRING_GUARDED_BY(mutex_);  // what SendGoodbye has sent
+  std::vector<Event> events_ JAXRING_GUARDED_BY(mutex_);
   std::atomic<bool> movable_{false};
   std::atomic<Time> suspended_at_{Time{}};
   // The last look, and since when there have been the same completions, though there is one to come.
   std::atomic<Time> observed_at_{Time{}}, stalled_since_{Time{}};
-  bool awaited_ = false;  // there was one to come at the last look
-  Time completed_at_{};   // the last look that saw others than the one before
-  uint64_t completions_ = 0, observed_ = 0;
+  bool awaited_ JAXRING_GUARDED_BY(mutex_) = false;  // there was one to come at the last look
+  Time completed_at_ JAXRING_GUARDED_BY(mutex_){};   // the last look that saw others than the one before
+  uint64_t completions_ JAXRING_GUARDED_BY(mutex_) = 0;
+  uint64_t observed_ JAXRING_GUARDED_BY(mutex_) = 0;
   // An attempt to go on over other ports: its number, its endpoint, and all ports that were tried since the link last
   // went over to others.
-  uint64_t attempt_ = 0;
-  std::unique_ptr<verbs::Endpoint> next_;
-  std::set<std::string> tried_;
+  uint64_t attempt_ JAXRING_GUARDED_BY(renewal_mutex_) = 0;
+  std::unique_ptr<verbs::Endpoint> next_ JAXRING_GUARDED_BY(renewal_mutex_);
+  std::set<std::string> tried_ JAXRING_GUARDED_BY(mutex_);
   // Until the new control connection is taken over. Begun: the peer may go on with that already.
   enum class Handover { kNone, kBegun, kSwitched };
-  Handover handover_ = Handover::kNone;
-  Time switched_at_{};
-  bool confirmed_ = true;        // the sending end has taken this control connection over
-  bool control_failed_ = false;  // its path has failed, or the peer may have another one
-  std::chrono::steady_clock::time_point checked_{}, down_since_{}, closed_since_{};
+  Handover handover_ JAXRING_GUARDED_BY(mutex_) = Handover::kNone;
+  Time switched_at_ JAXRING_GUARDED_BY(mutex_){};
+  bool confirmed_ JAXRING_GUARDED_BY(mutex_) = true;        // the sending end has taken this control connection over
+  bool control_failed_ JAXRING_GUARDED_BY(mutex_) = false;  // its path has failed, or the peer may have another one
+  std::chrono::steady_clock::time_point checked_ JAXRING_GUARDED_BY(mutex_){};
+  std::chrono::steady_clock::time_point down_since_ JAXRING_GUARDED_BY(mutex_){};
+  std::chrono::steady_clock::time_point closed_since_ JAXRING_GUARDED_BY(mutex_){};
 };
 
 class VerbsSendPump final : public VerbsPump, public DirectSend {
@@ -221,30 +232,31 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
     int unsignaled = 0;
     uint64_t asked = 0, asked_before = 0;  // the last request that asks for its completion; as of the last look
   };
-  bool Handle(const Event& event) override;
-  bool Advance() override;
-  bool Waiting() const override;
-  bool MustHear() const override { return rings_[0].held || rings_[1].held; }
-  bool Awaits(bool ask, bool* awaits) override;
-  std::string Renew(const std::string& received) override;
+  bool Handle(const Event& event) override JAXRING_REQUIRES(mutex_);
+  bool Advance() override JAXRING_REQUIRES(mutex_);
+  bool Waiting() const override JAXRING_REQUIRES(mutex_);
+  bool MustHear() const override JAXRING_REQUIRES(mutex_) { return rings_[0].held || rings_[1].held; }
+  bool Awaits(bool ask, bool* awaits) override JAXRING_REQUIRES(mutex_);
+  std::string Renew(const std::string& received) override JAXRING_REQUIRES(renewal_mutex_, mutex_);
   bool sends() const override { return true; }
-  bool Write(Ring& ring, uint32_t protocol, uint64_t position);
+  bool Write(Ring& ring, uint32_t protocol, uint64_t position) JAXRING_REQUIRES(mutex_);
   static int64_t BytesOf(const Sent& sent);
   // Asks for the completion of what was written without.
-  bool Mark(bool also_idle);
+  bool Mark(bool also_idle) JAXRING_REQUIRES(mutex_);
 
-  std::array<Ring, 2> rings_;
+  std::array<Ring, 2> rings_ JAXRING_GUARDED_BY(mutex_);
   // The direct writes that go with the LL ring's messages, by slot. A slot's flag also orders the accesses to its
   // entry.
   std::vector<DirectPiece> pieces_;
-  std::vector<Queue> queues_;
-  size_t next_queue_ = 0;
+  std::vector<Queue> queues_ JAXRING_GUARDED_BY(mutex_);
+  size_t next_queue_ JAXRING_GUARDED_BY(mutex_) = 0;
   const int signal_every_;
   // Present keys of memory by the keys under which it is known; those that are not here are the same.
-  verbs::Keys own_keys_, peer_keys_;
-  Trickle trickle_;
-  int64_t acked_ = 0;  // bytes
-  bool busy_ = true;   // at every look since trickle_'s
+  verbs::Keys own_keys_ JAXRING_GUARDED_BY(mutex_);
+  verbs::Keys peer_keys_ JAXRING_GUARDED_BY(mutex_);
+  Trickle trickle_ JAXRING_GUARDED_BY(mutex_);
+  int64_t acked_ JAXRING_GUARDED_BY(mutex_) = 0;  // bytes
+  bool busy_ JAXRING_GUARDED_BY(mutex_) = true;   // at every look since trickle_'s
 };
 
 class VerbsRecvPump final : public VerbsPump, public DirectMemory {
@@ -260,18 +272,18 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
     uint64_t received = 0;  // number of messages
     uint64_t credited = 0;  // the position up to which the ring was read, as last reported to the sender
   };
-  bool Handle(const Event& event) override;
-  bool Advance() override;
-  bool Waiting() const override { return credits_under_way_ > 0; }
-  void Farewell(const std::string& words) override;
-  bool AllHere() const override;
-  bool MustHear() const override { return false; }
-  std::string Renew(const std::string& received) override;
+  bool Handle(const Event& event) override JAXRING_REQUIRES(mutex_);
+  bool Advance() override JAXRING_REQUIRES(mutex_);
+  bool Waiting() const override JAXRING_REQUIRES(mutex_) { return credits_under_way_ > 0; }
+  void Farewell(const std::string& words) override JAXRING_REQUIRES(mutex_);
+  bool AllHere() const override JAXRING_REQUIRES(mutex_);
+  bool MustHear() const override JAXRING_REQUIRES(mutex_) { return false; }
+  std::string Renew(const std::string& received) override JAXRING_REQUIRES(renewal_mutex_, mutex_);
   bool sends() const override { return false; }
 
-  std::array<Ring, 2> rings_;
-  std::array<uint64_t, 2> sent_{};  // messages of each ring, as the sender said when it left
-  int credits_under_way_ = 0;
+  std::array<Ring, 2> rings_ JAXRING_GUARDED_BY(mutex_);
+  std::array<uint64_t, 2> sent_ JAXRING_GUARDED_BY(mutex_){};  // messages of each ring, as the sender said when it left
+  int credits_under_way_ JAXRING_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace jaxring

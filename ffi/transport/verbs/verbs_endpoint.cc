@@ -179,7 +179,7 @@ uint32_t Endpoint::RegisterMore(const DirectRegion& region) {
     if (!made) Throw(what + " as a dma-buf", errno);
   }
   const uint32_t key = role_ == Role::kReceiver ? made->rkey : made->lkey;
-  std::lock_guard lock(more_mutex_);
+  MutexLock lock(more_mutex_);
   more_.push_back(std::move(made));
   return key;
 }

@@ -10,10 +10,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/core/direct_memory.h"
 #include "transport/verbs/verbs_device.h"
 
@@ -163,8 +163,8 @@ class Endpoint {
   // Buffers of iWARP's notices: the received ones by queue pair and entry, then the ones being sent.
   std::unique_ptr<std::array<uint32_t, (kMaxQueuePairs + 1) * kNotices>> notice_buffer_;
   Handle<Mr> memory_, notices_;
-  std::mutex more_mutex_;
-  std::vector<Handle<Mr>> more_;
+  Mutex more_mutex_;
+  std::vector<Handle<Mr>> more_ JAXRING_GUARDED_BY(more_mutex_);
   Handle<CompletionChannel> channel_;
   Handle<Cq> cq_;
   std::vector<Handle<Qp>> owned_qps_;  // not for iWARP

@@ -60,13 +60,13 @@ std::string VerbsJoin::Offer(int peer, int channel, bool sending, const Place& p
   pending->endpoint = std::make_unique<verbs::Endpoint>(std::move(options), sending ? Role::kSender : Role::kReceiver,
                                                         memory.data(), memory.bytes());
   std::string offer = verbs::ToHex(pending->endpoint->offer());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   pending_[{peer, channel, sending}] = std::move(pending);
   return offer;
 }
 
 std::shared_ptr<VerbsJoin::Pending> VerbsJoin::Find(const Key& key) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto it = pending_.find(key);
   if (it == pending_.end()) throw std::runtime_error("no RDMA link to that process is being set up");
   return it->second;
@@ -74,7 +74,7 @@ std::shared_ptr<VerbsJoin::Pending> VerbsJoin::Find(const Key& key) {
 
 void VerbsJoin::Forget(int peer, int channel, bool sending) {
   std::shared_ptr<Pending> old;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (auto node = pending_.extract({peer, channel, sending})) old = std::move(node.mapped());
 }
 
@@ -86,7 +86,7 @@ void VerbsJoin::Prepare(int peer, int channel, bool sending, const std::string& 
 void VerbsJoin::CheckPorts() {
   std::vector<std::shared_ptr<VerbsPump>> live;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase_if(in_service_, [](const auto& pump) { return pump.expired(); });
     for (const auto& pump : in_service_) {
       if (auto kept = pump.lock()) live.push_back(std::move(kept));
@@ -125,7 +125,7 @@ JoinedLink VerbsJoin::Finish(Poller* poller, int peer, int channel, bool sending
   pump->Start();
   busy_pollers_->Add(pump);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     in_service_.push_back(pump);
   }
   // iWARP's completions say nothing about what has arrived, so nobody could say what is to be sent again.

@@ -3,11 +3,11 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/mutex.h"
 #include "transport/core/offered.h"
 #include "transport/verbs/verbs.h"
 
@@ -42,9 +42,9 @@ class VerbsJoin final : public OfferedTransport {
   uint32_t slot_bytes_;
   Notifier* own_doorbell_;
   BusyPollers* const busy_pollers_;
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<VerbsPump>> in_service_;
-  std::map<Key, std::shared_ptr<Pending>> pending_;
+  Mutex mutex_;
+  std::vector<std::weak_ptr<VerbsPump>> in_service_ JAXRING_GUARDED_BY(mutex_);
+  std::map<Key, std::shared_ptr<Pending>> pending_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

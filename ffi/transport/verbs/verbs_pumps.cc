@@ -133,7 +133,7 @@ void VerbsSendPump::SayGoodbye() {
   const auto until = std::chrono::steady_clock::now() + kDrain;
   while (true) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       PumpLocked();
       if (closed()) return;
       if (!MustHear() && !Waiting()) break;
@@ -143,14 +143,14 @@ void VerbsSendPump::SayGoodbye() {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     SendGoodbye(std::to_string(rings_[0].next) + " " + std::to_string(rings_[1].next));
   }
   // soft-iWARP completes writes that are still in the socket's queue, which the end of this process may discard.
   const auto heard = std::chrono::steady_clock::now() + kAcknowledged;
   while (std::chrono::steady_clock::now() < heard) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       PumpLocked();
       if (closed() || Listen() || acknowledged()) return;
     }

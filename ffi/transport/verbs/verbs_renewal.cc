@@ -37,17 +37,17 @@ void VerbsPump::CheckAttempt(uint64_t attempt) const {
 
 std::string VerbsPump::Offer(uint64_t attempt, const Place& place) {
   std::unique_ptr<verbs::Endpoint> dropped;  // destroyed when nothing is locked any more; so below
-  std::lock_guard renewing(renewal_mutex_);
+  MutexLock renewing(renewal_mutex_);
   if (closed()) throw std::invalid_argument("this link has ended: " + end_->reason);
   if (attempt <= attempt_) throw std::invalid_argument("a later attempt to go on over other ports has begun");
   attempt_ = attempt;
   dropped = std::move(next_);
   verbs::EndpointOptions options = VerbsOptions(place);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     tried_.insert(options.device + " port " + std::to_string(options.port));
   }
-  next_ = endpoint_->Another(std::move(options));
+  next_ = endpoint()->Another(std::move(options));
   try {
     regions_.Prepare(*next_);
   } catch (const std::runtime_error&) {
@@ -59,7 +59,7 @@ std::string VerbsPump::Offer(uint64_t attempt, const Place& place) {
 
 void VerbsPump::Prepare(uint64_t attempt, const std::string& peer_offer) {
   std::unique_ptr<verbs::Endpoint> dropped;
-  std::lock_guard renewing(renewal_mutex_);
+  MutexLock renewing(renewal_mutex_);
   CheckAttempt(attempt);
   try {
     next_->Prepare(verbs::FromHex(peer_offer));
@@ -71,7 +71,7 @@ void VerbsPump::Prepare(uint64_t attempt, const std::string& peer_offer) {
 
 void VerbsPump::Try(uint64_t attempt, double timeout_s) {
   std::unique_ptr<verbs::Endpoint> dropped;
-  std::unique_lock renewing(renewal_mutex_);
+  RelockableMutexLock renewing(renewal_mutex_);
   CheckAttempt(attempt);
   const auto until = steady_clock::now() + std::chrono::duration<double>(timeout_s);
   std::vector<Event> done;
@@ -86,23 +86,23 @@ void VerbsPump::Try(uint64_t attempt, double timeout_s) {
       break;
     }
     // Memory may be registered meanwhile.
-    renewing.unlock();
+    renewing.Unlock();
     std::this_thread::sleep_for(std::chrono::microseconds(100));
-    renewing.lock();
+    renewing.Lock();
     CheckAttempt(attempt);
   }
   if (!good) {
     dropped = std::move(next_);
     throw std::runtime_error(dropped->error());
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   handover_ = Handover::kBegun;
 }
 
 std::string VerbsPump::Switch(uint64_t attempt, const std::string& received) {
-  std::lock_guard renewing(renewal_mutex_);
+  MutexLock renewing(renewal_mutex_);
   CheckAttempt(attempt);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed()) throw std::invalid_argument("this link has ended: " + end_->reason);
   std::vector<Event> last;
   endpoint_->Stop(&last, kReturned);
@@ -136,12 +136,12 @@ std::string VerbsPump::Switch(uint64_t attempt, const std::string& received) {
 
 void VerbsPump::Discard() {
   std::vector<std::unique_ptr<verbs::Endpoint>> retired;  // destroyed when nothing is locked any more
-  std::lock_guard renewing(renewal_mutex_);
+  MutexLock renewing(renewal_mutex_);
   retired.swap(retired_);
 }
 
 void VerbsPump::Observe(Time now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed() || lost()) return;
   PumpLocked();
   if (closed() || lost()) return;
@@ -163,12 +163,12 @@ bool VerbsPump::IsSilent(std::chrono::milliseconds limit) const {
 }
 
 bool VerbsPump::IsDelivered() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !sends() || (!lost() && !Waiting() && !MustHear());
 }
 
 void VerbsPump::Fail(const std::string& why, Ending ending) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::string text = (endpoint_->error().empty() ? endpoint_->Describe() : endpoint_->error()) + "; " + why;
   std::string ports;
   for (const std::string& port : tried_) ports += (ports.empty() ? "" : ", ") + port;
@@ -177,9 +177,9 @@ void VerbsPump::Fail(const std::string& why, Ending ending) {
 }
 
 uint32_t VerbsPump::RegisterMore(const DirectRegion& region) {
-  std::lock_guard renewing(renewal_mutex_);
+  MutexLock renewing(renewal_mutex_);
   bool refused = false;
-  const uint32_t key = regions_.Add(*endpoint_, next_.get(), region, &refused);
+  const uint32_t key = regions_.Add(*endpoint(), next_.get(), region, &refused);
   // This thread may have other links to serve, and so leaves the destruction to the one that makes attempts.
   if (refused) retired_.push_back(std::move(next_));
   return key;
@@ -192,7 +192,7 @@ bool VerbsSendPump::Awaits(bool ask, bool* awaits) {
 }
 
 bool VerbsSendPump::IsTrickling(Time now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // Where a request that asks for its completion was under way the last time, and still is, the device was never idle.
   bool busy = false;
   int64_t under_way = 0;

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cuda/experimental/copy_barrier_launch.h"
 #include "cuda/host/gpu/empty_kernel.h"
 #include "cuda/host/gpu/gpu_cuda_direct.h"
@@ -327,13 +327,13 @@ class CudaGpu final : public Gpu {
  private:
   // Not the default stream, which would wait for XLA's streams.
   cudaStream_t CopyStream(int device) {
-    std::lock_guard lock(mutex_);
-    cudaStream_t& stream = copy_streams_[device];
+    MutexLock lock(mutex_);
+    cudaStream_t& stream = copy_streams_ JAXRING_GUARDED_BY(mutex_)[device];
     if (stream == nullptr) JAXRING_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     return stream;
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::map<int, cudaStream_t> copy_streams_;
 };
 

@@ -1,8 +1,9 @@
 #include "cuda/host/gpu/gpu_cuda_driver.h"
 
 #include <map>
-#include <mutex>
 #include <string>
+
+#include "base/mutex.h"
 
 namespace jaxring::cuda {
 namespace {
@@ -26,13 +27,13 @@ Function Find(const char* name, bool optional) {
 }
 
 // Never released: graphs and running kernels may need them, and XLA releases its contexts before this library ends.
-std::mutex mutex;
-CUcontext last = nullptr;
+Mutex mutex;
+CUcontext last JAXRING_GUARDED_BY(mutex) = nullptr;
 
 CUcontext PrimaryContext(int device) {
-  static auto* contexts = new std::map<int, CUcontext>;
+  static auto* contexts JAXRING_PT_GUARDED_BY(mutex) = new std::map<int, CUcontext>;
   const Driver& driver = TheDriver();
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   CUcontext& context = (*contexts)[device];
   if (context == nullptr) {
     CUdevice handle;
@@ -84,7 +85,7 @@ ContextScope::ContextScope() {
   Check(TheDriver().cuCtxGetCurrent(&context), "cuCtxGetCurrent");
   if (context == nullptr) {
     {
-      std::lock_guard lock(mutex);
+      MutexLock lock(mutex);
       context = last;
     }
     if (context == nullptr) context = PrimaryContext(0);

@@ -8,11 +8,6 @@
 
 namespace jaxring::cuda {
 
-Deadline After(double seconds) {
-  return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
-}
-
 Regions::Regions(Gpu& gpu, int process)
     : gpu_(gpu), own_process_(process), directory_(RegionDirectory::Create()), doorbell_(Doorbell::Create()) {
   for (int device = 0; device < gpu_.DeviceCount(); ++device) {
@@ -32,7 +27,7 @@ Regions::~Regions() {
 
 void Regions::Attach(int process, const std::string& directory_path, const std::string& doorbell_path) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto& peer : peers_) {
       if (peer->process == process) return;
     }
@@ -42,7 +37,7 @@ void Regions::Attach(int process, const std::string& directory_path, const std::
     peer->doorbell = Doorbell::Open(doorbell_path);
     peer->place = peer->directory->Place(own_process_, true);
     if (peer->place == nullptr) throw std::runtime_error("more than 256 processes of this host share device memory");
-    std::lock_guard own(own_mutex_);
+    MutexLock own(own_mutex_);
     bells_.push_back(peer->doorbell);
     peers_.push_back(std::move(peer));
   }
@@ -51,7 +46,7 @@ void Regions::Attach(int process, const std::string& directory_path, const std::
 
 void Regions::Use(int device) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!devices_.insert(device).second) return;
   }
   publisher_.Do([&] { OwnTable(device); });
@@ -69,7 +64,7 @@ Regions::TableOf& Regions::TableLocked(int device, int process) {
 
 const uint64_t* Regions::Table(int device, int process) {
   if (process == own_process_) return publisher_.Do([&] { return OwnTable(device).entries; });
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return TableLocked(device, process).entries;
 }
 
@@ -78,7 +73,7 @@ void Regions::Watch() {
     const uint32_t seen = doorbell_->Value();
     std::vector<Peer*> peers;  // never removed
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (auto& peer : peers_) peers.push_back(peer.get());
     }
     for (Peer* peer : peers) MapNews(*peer);
@@ -95,7 +90,7 @@ void Regions::MapNews(Peer& peer) {
   if (count > kMaxRegions) return;
   std::set<int> devices;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     devices = devices_;
   }
   if (devices.empty()) return;
@@ -103,7 +98,7 @@ void Regions::MapNews(Peer& peer) {
     while (!stop_) {
       TableOf* table;
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         table = &TableLocked(device, peer.process);
       }
       if (table->tried >= count) break;
@@ -116,15 +111,15 @@ void Regions::MapNews(Peer& peer) {
         reason = error.what();
       }
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         table->known[number] = base;
         table->tried = number + 1;
         if (!reason.empty()) Failed(peer, number, reason.c_str());
       }
-      changed_.notify_all();
+      changed_.NotifyAll();
     }
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (; !stop_ && peer.confirmed < count; ++peer.confirmed) {
     if (peer.failed.count(peer.confirmed) != 0) continue;
     peer.place->mappings[peer.confirmed].store(Mapping::kMapped, std::memory_order_release);
@@ -144,7 +139,7 @@ void Regions::Failed(Peer& peer, uint32_t number, const char* reason) {
 int Regions::Fetch(int process, uint32_t number) {
   DescriptorSource source;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found =
         std::find_if(peers_.begin(), peers_.end(), [&](const auto& peer) { return peer->process == process; });
     if (found == peers_.end()) throw std::runtime_error("process " + std::to_string(process) + " is not attached");
@@ -185,10 +180,10 @@ char* Regions::Resolve(int device, int process, Location location, Deadline dead
   if (process == own_process_) {
     return reinterpret_cast<char*>(publisher_.Do([&] { return own_base_.at(region); }) + location.offset);
   }
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   TableOf& table = TableLocked(device, process);
   while (table.tried <= region) {
-    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) {
+    if (!changed_.WaitUntil(mutex_, deadline)) {
       throw std::runtime_error("device memory of process " + std::to_string(process) +
                                " was not mapped within the deadline");
     }

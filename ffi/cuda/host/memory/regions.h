@@ -13,16 +13,16 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/condition_variable.h"
+#include "base/mutex.h"
 #include "cuda/host/gpu/gpu.h"
 #include "cuda/host/memory/descriptors.h"
 #include "cuda/host/memory/region_directory.h"
@@ -32,7 +32,6 @@
 namespace jaxring::cuda {
 
 using Deadline = std::chrono::steady_clock::time_point;
-Deadline After(double seconds);
 
 // A location in a process's memory: an offset into one of its regions, or, with region 0, an address.
 struct Location {
@@ -104,9 +103,9 @@ class Regions {
   void Watch();
   void MapNews(Peer& peer);
   uint64_t MapOne(int device, TableOf& table, uint32_t number, const DirectoryPage& page);
-  void Failed(Peer& peer, uint32_t number, const char* reason);
+  void Failed(Peer& peer, uint32_t number, const char* reason) JAXRING_REQUIRES(mutex_);
   int OpenRegion(uint32_t number);
-  TableOf& TableLocked(int device, int process);
+  TableOf& TableLocked(int device, int process) JAXRING_REQUIRES(mutex_);
   TableOf& OwnTable(int device);
   uint32_t List(const Allocation& allocation);
   uint32_t NewRegion(const Allocation& allocation);
@@ -116,24 +115,29 @@ class Regions {
   const int own_process_;
   std::unique_ptr<RegionDirectory> directory_;
   std::unique_ptr<Doorbell> doorbell_;
-  std::mutex mutex_;  // not held during a call of the driver that maps memory
-  std::condition_variable changed_;
-  std::set<int> devices_;
+  // Not held during a call of the driver that maps memory.
+  Mutex mutex_ JAXRING_ACQUIRED_BEFORE(own_mutex_);
+  ConditionVariable changed_;
+  std::set<int> devices_ JAXRING_GUARDED_BY(mutex_);
   std::vector<std::string> uuids_;       // of the devices that this process sees
   std::map<std::string, int> ordinals_;  // by uuid
-  std::vector<std::unique_ptr<Peer>> peers_;
-  std::map<std::pair<int, int>, TableOf> tables_;  // (device, process), of peers
-  std::mutex own_mutex_;                           // for this process's list; never held during a call of the driver
-  std::map<uint64_t, uint32_t> numbers_;           // allocation id -> region; 0: it cannot be exported
-  std::set<uint64_t> posted_;                      // allocation ids that are about to be listed
-  std::map<uint64_t, std::string> unshared_;       // allocation id -> why it cannot be exported
-  std::vector<std::shared_ptr<Doorbell>> bells_;   // of the peers
-  std::map<int, TableOf> own_tables_;              // by device. Only the publisher's thread uses these two
-  std::map<uint32_t, uint64_t> own_base_;          // region -> base
-  std::mutex descriptors_mutex_;                   // not mutex_: that is held during a request to a peer, which may
-                                                   // send a request to this process meanwhile
-  std::map<uint32_t, Allocation> descriptors_;     // regions that are shared by descriptor
-  std::vector<std::function<int()>> handed_out_;   // numbered from kMaxRegions
+  std::vector<std::unique_ptr<Peer>> peers_ JAXRING_GUARDED_BY(mutex_);
+  std::map<std::pair<int, int>, TableOf> tables_ JAXRING_GUARDED_BY(mutex_);  // (device, process), of peers
+  // For this process's list; never held during a call of the driver.
+  Mutex own_mutex_;
+  // Allocation id -> region; 0: it cannot be exported.
+  std::map<uint64_t, uint32_t> numbers_ JAXRING_GUARDED_BY(own_mutex_);
+  std::set<uint64_t> posted_ JAXRING_GUARDED_BY(own_mutex_);  // allocation ids that are about to be listed
+  // Allocation id -> why it cannot be exported.
+  std::map<uint64_t, std::string> unshared_ JAXRING_GUARDED_BY(own_mutex_);
+  std::vector<std::shared_ptr<Doorbell>> bells_ JAXRING_GUARDED_BY(own_mutex_);  // of the peers
+  std::map<int, TableOf> own_tables_;      // by device. Only the publisher's thread uses these two
+  std::map<uint32_t, uint64_t> own_base_;  // region -> base
+  // Not mutex_: that is held during a request to a peer, which may send a request to this process meanwhile.
+  Mutex descriptors_mutex_;
+  // Regions that are shared by descriptor.
+  std::map<uint32_t, Allocation> descriptors_ JAXRING_GUARDED_BY(descriptors_mutex_);
+  std::vector<std::function<int()>> handed_out_ JAXRING_GUARDED_BY(descriptors_mutex_);  // numbered from kMaxRegions
   std::atomic<uint64_t> mapped_bytes_{0}, failed_mappings_{0}, by_handle_{0}, by_descriptor_{0};
   std::atomic<bool> stop_{false};
   std::unique_ptr<DescriptorServer> server_;

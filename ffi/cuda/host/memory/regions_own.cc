@@ -21,7 +21,7 @@ Regions::TableOf& Regions::OwnTable(int device) {
 // On the publisher's thread. Returns 0 for what cannot be exported.
 uint32_t Regions::List(const Allocation& allocation) {
   {
-    std::lock_guard lock(own_mutex_);
+    MutexLock lock(own_mutex_);
     if (auto known = numbers_.find(allocation.id); known != numbers_.end()) return known->second;
   }
   uint32_t number = 0;
@@ -31,7 +31,7 @@ uint32_t Regions::List(const Allocation& allocation) {
   } catch (const std::exception& error) {  // the driver may refuse to export what it says can be exported
     why_not = error.what();
   }
-  std::lock_guard lock(own_mutex_);
+  MutexLock lock(own_mutex_);
   numbers_[allocation.id] = number;
   posted_.erase(allocation.id);
   if (number == 0) unshared_[allocation.id] = why_not;
@@ -50,7 +50,7 @@ uint32_t Regions::NewRegion(const Allocation& allocation) {
   DirectoryRecord& record = page.records[number];
   record.sharing = allocation.sharing;
   if (allocation.sharing == Sharing::kDescriptor) {
-    std::lock_guard lock(descriptors_mutex_);
+    MutexLock lock(descriptors_mutex_);
     descriptors_[number] = allocation;
   } else {
     record.handle = gpu_.Export(allocation);
@@ -71,7 +71,7 @@ uint32_t Regions::NewRegion(const Allocation& allocation) {
 uint32_t Regions::TryShare(const Allocation& allocation, const std::set<int>& processes) {
   uint32_t number;
   {
-    std::lock_guard lock(own_mutex_);
+    MutexLock lock(own_mutex_);
     const auto known = numbers_.find(allocation.id);
     if (known == numbers_.end()) {
       if (posted_.insert(allocation.id).second) publisher_.Post([this, allocation] { List(allocation); });
@@ -121,7 +121,7 @@ bool Regions::Share(const void* pointer, uint64_t bytes, const std::set<int>& pr
   }
   const uint32_t number = publisher_.Do([&] { return List(allocation); });
   if (number == 0) {
-    std::lock_guard lock(own_mutex_);
+    MutexLock lock(own_mutex_);
     *why_not = unshared_[allocation.id];
     return false;
   }
@@ -147,7 +147,7 @@ bool Regions::Share(const void* pointer, uint64_t bytes, const std::set<int>& pr
 int Regions::OpenRegion(uint32_t number) {
   std::function<int()> make;
   {
-    std::lock_guard lock(descriptors_mutex_);
+    MutexLock lock(descriptors_mutex_);
     if (const auto found = descriptors_.find(number); found != descriptors_.end()) {
       make = [this, allocation = found->second] { return gpu_.ExportDescriptor(allocation); };
     } else if (number >= kMaxRegions && number - kMaxRegions < handed_out_.size()) {
@@ -164,13 +164,13 @@ int Regions::OpenRegion(uint32_t number) {
 }
 
 uint32_t Regions::HandOut(std::function<int()> make) {
-  std::lock_guard lock(descriptors_mutex_);
+  MutexLock lock(descriptors_mutex_);
   handed_out_.push_back(std::move(make));
   return kMaxRegions + static_cast<uint32_t>(handed_out_.size()) - 1;
 }
 
 Regions::Counts Regions::counts() {
-  std::lock_guard lock(own_mutex_);
+  MutexLock lock(own_mutex_);
   return {mapped_bytes_, failed_mappings_, by_handle_, by_descriptor_, unshared_.size()};
 }
 

@@ -2,14 +2,13 @@
 // and then it can neither allocate nor export memory.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <future>
-#include <mutex>
 #include <thread>
 
-#include "base/old_symbols.h"
+#include "base/condition_variable.h"
+#include "base/mutex.h"
 
 namespace jaxring::cuda {
 
@@ -18,10 +17,10 @@ class Service {
   Service() : thread_([this] { Run(); }) {}
   ~Service() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stop_ = true;
     }
-    wake_.notify_all();
+    wake_.NotifyAll();
     thread_.join();
   }
   Service(const Service&) = delete;
@@ -29,10 +28,10 @@ class Service {
   // Has the service's thread run `work`, which must not throw, some time later.
   void Post(std::function<void()> work) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       queue_.push_back(std::move(work));
     }
-    wake_.notify_one();
+    wake_.NotifyOne();
   }
 
   // Runs `work` on the service's thread and returns its result or throws its exception. On that thread it runs at once.
@@ -47,22 +46,22 @@ class Service {
 
  private:
   void Run() {
-    std::unique_lock lock(mutex_);
+    RelockableMutexLock lock(mutex_);
     while (true) {
-      wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      while (!stop_ && queue_.empty()) wake_.Wait(mutex_);
       if (queue_.empty()) return;
       auto work = std::move(queue_.front());
       queue_.pop_front();
-      lock.unlock();
+      lock.Unlock();
       work();
-      lock.lock();
+      lock.Lock();
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> queue_;
-  bool stop_ = false;
+  Mutex mutex_;
+  ConditionVariable wake_;
+  std::deque<std::function<void()>> queue_ JAXRING_GUARDED_BY(mutex_);
+  bool stop_ JAXRING_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -208,7 +208,7 @@ void Proxy::Run() {
     bool moved = false;
     size_t count;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       count = lanes_.size();
       for (auto& lane : lanes_) {
         FindLinks(*lane);

@@ -16,11 +16,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cuda/host/gpu/gpu.h"
 #include "cuda/host/network/slots.h"
 #include "network/network.h"
@@ -91,9 +91,9 @@ class Proxy {
   Gpu& gpu_;
   Network& network_;
   const bool checksums_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<LaneState>> lanes_;
-  std::map<int, std::vector<std::string>> near_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<LaneState>> lanes_ JAXRING_GUARDED_BY(mutex_);
+  std::map<int, std::vector<std::string>> near_ JAXRING_GUARDED_BY(mutex_);
   std::atomic<uint64_t> messages_{0}, direct_messages_{0}, gpu_direct_messages_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -9,7 +9,7 @@
 namespace jaxring::cuda {
 
 void Proxy::AllowDirect(int device, std::vector<std::string> nics) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   near_[device] = std::move(nics);
 }
 
@@ -18,7 +18,7 @@ std::string Proxy::WhyPinned(const ProxySpec& spec, const SendLink* link) {
   if (checksums_) return "JAXRING_CHECKSUM makes the CPU read what is sent";
   const auto sender = link == nullptr ? nullptr : link->direct.lock();
   if (sender == nullptr) return "the link is not by RDMA";
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto& near = near_[spec.device];
   if (std::find(near.begin(), near.end(), sender->device()) != near.end()) return "";
   return sender->device() + " is farther from the GPU than JAXRING_NET_GDR_LEVEL says";
@@ -65,7 +65,7 @@ std::vector<Connection> Proxy::Connect(const ProxySpec& spec, std::string* how) 
     connection.give = lane->counters[kGive];
     connection.sizes = lane->sizes;
     connections.push_back(connection);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     lanes_.push_back(std::move(lane));
   }
   network_.doorbell().NotifyAll();
