@@ -49,12 +49,13 @@ std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& s
 }
 
 void Runtime::Prepare(int device) {
-  service_.Do([&] {
+  // Locked here and not on the service's thread, for which GetCommunicator waits under the lock.
+  char* word = service_.Do([&] {
     gpu_.Prepare(device);
-    char* word = gpu_.AllocatePinned(kLineBytes);
-    MutexLock lock(mutex_);
-    pinned_.push_back(word);
+    return gpu_.AllocatePinned(kLineBytes);
   });
+  MutexLock lock(mutex_);
+  pinned_.push_back(word);
 }
 
 uint32_t Runtime::ReadBehind(void* stream, const void* word) {

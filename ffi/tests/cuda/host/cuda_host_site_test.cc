@@ -69,7 +69,26 @@ void ReadsBehindAKernel(Processes& here) {
   }
 }
 
+// A device is prepared while groups are set up: both wait for the service's thread.
+void PreparesWhileGroupsAreMade(Processes& here) {
+  TwoRanks ranks(here);
+  std::atomic<bool> made{false};
+  std::atomic<int> prepared{0};
+  std::thread preparing([&] {
+    for (; !made; ++prepared) ranks.runtime.Prepare(0);
+  });
+  cuda::CommunicatorSpec spec = ranks.group->spec();
+  for (int i = 0; i < 30; ++i) {
+    for (const int before = prepared; prepared == before;) std::this_thread::yield();
+    spec.name = "group " + std::to_string(i);
+    ranks.runtime.GetCommunicator(spec);
+  }
+  made = true;
+  preparing.join();
+}
+
 CASE("reads_behind_a_kernel") { PlayIn(1, ReadsBehindAKernel); }
+CASE("prepares_while_groups_are_made") { PlayIn(1, PreparesWhileGroupsAreMade); }
 
 }  // namespace
 }  // namespace jaxring::test
