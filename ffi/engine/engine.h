@@ -37,7 +37,7 @@ namespace jaxring {
 
 class Site;
 
-class Engine : private NetworkClient {
+class Engine final : private NetworkClient {
  public:
   explicit Engine(EngineOptions options);
   ~Engine();
