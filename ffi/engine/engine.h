@@ -37,10 +37,10 @@ namespace jaxring {
 
 class Site;
 
-class Engine final : private NetworkClient {
+class Engine : private NetworkClient {
  public:
   explicit Engine(EngineOptions options);
-  ~Engine();
+  ~Engine() override;
   Engine(const Engine&) = delete;
 
   using Started = std::shared_ptr<Operation>;

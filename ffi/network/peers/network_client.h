@@ -14,6 +14,7 @@ namespace jaxring {
 // Called on the poller's thread, or on one that has found a failure. No lock of the network is held, unless it says so.
 class NetworkClient {
  public:
+  virtual ~NetworkClient() = default;
   // About every 50 ms, on the poller's thread.
   virtual void OnTick() = 0;
   // The operation with this key has failed, here or in another process: the first that is heard of it.
@@ -26,9 +27,6 @@ class NetworkClient {
   virtual void OnClock(int process, const ClockOffset& clock) = 0;
   // This process's launch of an operation, and the number of its record. Under a lock: must not call the network.
   virtual std::optional<std::pair<LaunchTime, uint64_t>> FindLaunch(uint64_t key, uint64_t sequence) = 0;
-
- protected:
-  ~NetworkClient() = default;
 };
 
 }  // namespace jaxring
