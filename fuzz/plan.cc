@@ -8,6 +8,7 @@
 
 #include "engine/operation/interpreter.h"
 #include "input.h"
+#include "network/peers/peer.h"
 
 using namespace jaxring;
 
@@ -109,7 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Links links(kSlot, &doorbell);
   UnexpectedMessages unexpected;
   const auto loss = [](const Operation& op, int self, int peer, const LinkEnd&) {
-    return LostPeer(op, self, peer, {});
+    return LostPeer(op, self, peer, PeerEnd{});
   };
   Interpreter interpreter(&links, &unexpected, loss, plan->protocol == Protocol::kLL);
   Operation op(plan, 1, std::move(participants), Clock::time_point::max());
