@@ -12,7 +12,6 @@ import pytest
 from tests import ROOT
 
 CLANG_TIDY = Path(sys.executable).with_name("clang-tidy")
-needs_clang_tidy = pytest.mark.skipif(not CLANG_TIDY.exists(), reason="there is no clang-tidy in this environment")
 BASE = ROOT / "ffi" / "base"
 UNCHECKED = re.compile(r"std::(\w*mutex|lock_guard|unique_lock|scoped_lock|condition_variable)\b")
 
@@ -53,13 +52,11 @@ def tidy(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, "--", "-std=c++20", f"-I{ROOT / 'ffi'}"], capture_output=True, text=True)
 
 
-@needs_clang_tidy
 def test_what_holds_its_locks_passes(tmp_path: Path) -> None:
     done = tidy(tmp_path, RIGHT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@needs_clang_tidy
 @pytest.mark.parametrize("report", WRONG)
 def test_what_lacks_a_lock_or_takes_two_in_the_wrong_order_is_an_error(report: str, tmp_path: Path) -> None:
     done = tidy(tmp_path, WRONG[report])

@@ -10,21 +10,10 @@ from jaxring.runtime import choice
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
 from jaxring.settings import load
+from tests.runtime.chosen_call import chosen_call
 
 HOSTS = (0, 1, 2, 3)
-CHUNK = CallSpec(
-    collective="all_gather",
-    op=None,
-    dtype="float32",
-    shape=(1 << 16,),
-    axes="r",
-    timeout=60.0,
-    site="program.py:1",
-    call=1,
-    devices=HOSTS,
-    program="",
-    block=1 << 16,
-)
+CHUNK = chosen_call("all_gather", HOSTS)
 
 
 def test_a_chunk_goes_by_the_algorithm_of_all_chunks():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jaxring.plan.schedule import Buffer, Chunk, Kind, Peer, Spec, Step
 from jaxring.plan.user import register_algorithm
-from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
+from tests.runtime.chosen_call import chosen_call
 
 IN, OUT = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0)
 RANKS = (0, 1, 2)
@@ -27,21 +27,7 @@ register_algorithm("test_only_from_2", "broadcast", only_from_2)
 
 
 def test_it_is_priced_for_the_root_of_the_call() -> None:
-    call = CallSpec(
-        collective="broadcast",
-        op=None,
-        dtype="float32",
-        shape=(1 << 16,),
-        axes="r",
-        timeout=60.0,
-        site="program.py:1",
-        call=1,
-        devices=RANKS,
-        program="",
-        block=1 << 16,
-        root=2,
-        algorithm="test_only_from_2",
-    )
+    call = chosen_call("broadcast", RANKS, root=2, algorithm="test_only_from_2")
     found = choose(call, RANKS, RANKS, root=2)
     assert (found.algorithm, found.protocol, found.channels) == ("test_only_from_2", "simple", 1)
     # Two copies of 256 KiB leave the root, at a nanosecond a byte.
