@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -85,8 +86,15 @@ CASE("after a long pause a single question for room that has no answer tells of 
     CHECK(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0);
     return info;
   };
+  TcpState known;
+  if (!GetTcpState(fd, &known)) {
+    std::puts("  not run: tcp_info is cut off here, as qemu-user does it");
+    return;
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   const std::vector<char> bytes(64 * 1024);
   for (tcp_info now = info(); now.tcpi_backoff < 3 || now.tcpi_probes > 0; now = info()) {
+    CHECK(std::chrono::steady_clock::now() < end);
     while (here->Write(bytes.data(), bytes.size()) > 0) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -96,6 +104,7 @@ CASE("after a long pause a single question for room that has no answer tells of 
   const sock_fprog program{1, &drop};
   CHECK(setsockopt(there->fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0);
   for (bool asked = false; !asked;) {
+    CHECK(std::chrono::steady_clock::now() < end);
     const int before = info().tcpi_probes;
     TcpState state;
     CHECK(GetTcpState(fd, &state));
