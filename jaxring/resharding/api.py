@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Sharding, SingleDeviceSharding
+from jax.sharding import Sharding
 
-from jaxring.resharding import routes, traced
-from jaxring.resharding.copies import Copier, Parts, aligned, extent, unit
-from jaxring.resharding.exchange import Exchange
+from jaxring.resharding import compiled, rounds, traced
+from jaxring.resharding.facts import Facts
 from jaxring.tracing import checks
 from jaxring.tracing.axes import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from jaxring.resharding.routes import Block, Layout, Region, Routes
+    from jaxring.resharding.routes import Routes
 
 Tree = TypeVar("Tree")
 
 _ROUND_BYTES = 4 << 20
 _LEAST_ROUND_BYTES = 64 << 10
 _MOST_ROUND_BYTES = 1 << 30  # a round's offsets are int32, and a round may hold more than it was asked to
-
-
-class _Array(NamedTuple):
-    """One leaf. ``array`` is None in a process that has no part of it."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    source: Any
-    target: Any
-    array: jax.Array | None
+# What rounds take beside the result, in round_bytes: two messages each way, and what the transport has of one.
+_ROUNDS_TAKE = 5
+# A program costs a call for each array, and rounds a little for each array beside a few calls. So of a tree of more
+# arrays than this those of fewer bytes go in rounds.
+_FEW_ARRAYS = 4
+_LARGE_BYTES = 1 << 20
 
 
 def reshard(
@@ -47,22 +40,24 @@ def reshard(
     from_sharding: Any = None,
     round_bytes: int = _ROUND_BYTES,
     timeout: float | None = None,
+    may_alias: bool = False,
 ) -> Tree:
     """``tree`` with ``to_sharding`` in place of the shardings that its arrays have, as `jax.device_put` would give it.
 
     The two shardings may be over different meshes, of the same processes, of others, or of some of them. Each byte that
     a process needs and does not hold is sent to it once. Every process that has a part of the arrays or of the result
     calls it, with the same shapes, dtypes and shardings, in the same order. It returns when the data is there. Operand
-    and result can be donated to a program without harm to each other.
+    and result can be donated to a program without harm to each other, unless ``may_alias`` allows otherwise.
 
     Inside `jax.jit`, on traced arrays, both shardings are `jax.sharding.NamedSharding`s over one mesh, and the exchange
     is a step of the program; it can be differentiated any number of times. Under `jax.vmap` the batch is one more
     dimension, sharded over ``spmd_axis_name`` or as its type says. Keys of `jax.random` can be moved there, and
     integers of 4 bits, as bytes.
 
-    Outside of `jax.jit` the exchange goes in rounds, for which it takes five times ``round_bytes`` beside the arrays;
-    inside, it is one collective, whose memory is of the size of the arrays' blocks. docs/concepts/resharding.md says
-    how it works, and what it costs.
+    Outside of `jax.jit` it takes up to five times ``round_bytes`` beside the arrays: an array whose whole shards change
+    their devices is one permutation, small arrays over one mesh are one exchange, and all others go in rounds. Inside,
+    it is one collective, whose memory is of the size of the arrays' blocks. docs/concepts/resharding.md says how it
+    works, and what it costs.
 
     Args:
         tree: A pytree of `jax.Array` of any shape, outside of `jax.jit` of any dtype but those of keys of `jax.random`
@@ -74,6 +69,8 @@ def reshard(
         round_bytes: Outside of `jax.jit`: about how many bytes a process sends and receives in a round, between 64 KiB
             and 1 GiB.
         timeout: Seconds for each round, or inside `jax.jit` for the collective. None: JAXRING_TIMEOUT.
+        may_alias: Outside of `jax.jit`: whether a shard of the result may be the operand's own where it stays, as those
+            of `jax.device_put` may be. Donating either array then deletes both.
 
     Returns:
         The tree of arrays with the new shardings. In a process that has no part of a result, it is a
@@ -111,8 +108,8 @@ def reshard(
         return jax.tree.unflatten(shape, moved)  # type: ignore[no-any-return]
     if from_sharding is not None:
         raise ValueError("jaxring.reshard: from_sharding is for use inside jax.jit; an array outside has its sharding.")
-    arrays = [_checked(leaf, to) for leaf, to in zip(leaves, targets, strict=True)]
-    result: Tree = jax.tree.unflatten(shape, _move(arrays, round_bytes, timeout))
+    facts = tuple(_checked(leaf, to) for leaf, to in zip(leaves, targets, strict=True))
+    result: Tree = jax.tree.unflatten(shape, _move(facts, leaves, round_bytes, timeout, may_alias))
     return result
 
 
@@ -131,7 +128,7 @@ def _for_each(name: str, shardings: Any, tree: Any) -> list[Any]:
     return found
 
 
-def _checked(leaf: Any, target: Any) -> _Array:
+def _checked(leaf: Any, target: Any) -> Facts:
     if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
         raise TypeError(
             "jaxring.reshard: a leaf must be a jax.Array, or a jax.ShapeDtypeStruct with a sharding, not "
@@ -142,110 +139,52 @@ def _checked(leaf: Any, target: Any) -> _Array:
     source: Any = leaf.sharding
     if not isinstance(source, Sharding):
         raise TypeError(f"jaxring.reshard: {leaf} has no sharding, which would say where the array's parts are.")
-    array = leaf if isinstance(leaf, jax.Array) else None
-    if array is None and source.addressable_devices:
+    if not isinstance(leaf, jax.Array) and source.addressable_devices:
         raise ValueError(
             f"jaxring.reshard: process {jax.process_index()} has a part of {leaf}; pass the jax.Array in its place. A "
             "jax.ShapeDtypeStruct is for processes without one."
         )
     for sharding in (source, target):
         sharding.shard_shape(leaf.shape)  # ValueError where it does not divide the shape
-    return _Array(tuple(leaf.shape), np.dtype(leaf.dtype), source, target, array)
+    return Facts(tuple(leaf.shape), np.dtype(leaf.dtype), source, target)
 
 
-def _region(index: Sequence[slice], shape: tuple[int, ...]) -> Region:
-    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+class _Plan(NamedTuple):
+    """How these processes move a tree: by a program for each array, or None; the others in rounds."""
 
-
-def _layout(sharding: Any, shape: tuple[int, ...]) -> Layout:
-    found: dict[int, dict[Region, None]] = collections.defaultdict(dict)
-    for device, index in sharding.devices_indices_map(shape).items():
-        found[device.process_index][_region(index, shape)] = None
-    return {process: tuple(regions) for process, regions in found.items()}
+    processes: list[int]
+    routes: Routes
+    programs: tuple[Callable[[jax.Array], jax.Array] | None, ...]
 
 
 @functools.lru_cache(maxsize=64)
-def _planned(arrays: tuple[tuple[tuple[int, ...], np.dtype[Any], Any, Any], ...], round_bytes: int) -> Routes:
-    """The routes of arrays of these shapes, dtypes, sources and targets."""
-    leaves = [
-        routes.Leaf(shape, dtype.name, dtype.itemsize, _layout(source, shape), _layout(to, shape))
-        for shape, dtype, source, to in arrays
+def _plan(facts: tuple[Facts, ...], round_bytes: int, timeout: float | None, may_alias: bool) -> _Plan:
+    routes = rounds.planned(facts, round_bytes)
+    few = len(facts) <= _FEW_ARRAYS
+    # A program has all processes of its array wait for each other, so none moves what stays in each of several.
+    travel = {piece.leaf for stream in routes.streams.values() for piece in stream}
+    programs = [
+        compiled.program(each, _ROUNDS_TAKE * round_bytes, timeout, may_alias)
+        if (few or each.nbytes >= _LARGE_BYTES) and (number in travel or len(each.processes) == 1)
+        else None
+        for number, each in enumerate(facts)
     ]
-    return routes.plan(leaves, round_bytes)
+    processes = sorted({process for each in facts for process in each.processes})
+    return _Plan(processes, routes, tuple(programs))
 
 
-def _move(arrays: Sequence[_Array], round_bytes: int, timeout: float | None) -> list[Any]:
-    facts = tuple((a.shape, a.dtype, a.source, a.target) for a in arrays)
-    found, mine = _planned(facts, round_bytes), jax.process_index()
-    held = [_held(a) for a in arrays]
-    results: list[Parts] = [
-        {region: aligned(extent(region), unit(a.dtype)) for region in leaf.target.get(mine, ())}
-        for a, leaf in zip(arrays, found.leaves, strict=True)
+def _move(
+    facts: Sequence[Facts], arrays: Sequence[Any], round_bytes: int, timeout: float | None, may_alias: bool
+) -> list[Any]:
+    plan = _plan(tuple(facts), round_bytes, timeout, may_alias)
+    rounds.agree(plan.processes, plan.routes, timeout)
+    results = [
+        program(array) if program is not None and isinstance(array, jax.Array) else each.absent
+        for each, array, program in zip(facts, arrays, plan.programs, strict=True)
     ]
-    copier = Copier(found, held, results)
-    with contextlib.closing(copier):
-        layouts = [layout for leaf in found.leaves for layout in (leaf.source, leaf.target)]
-        processes = sorted({process for layout in layouts for process in layout})
-        if found.rounds and mine in processes:
-            _between(found, processes, copier, timeout)
-        copier.local(mine)
-    return [_result(a, parts) for a, parts in zip(arrays, results, strict=True)]
-
-
-def _held(a: _Array) -> Parts:
-    """The parts that this process has, in the host's memory; on CPUs this is the devices' own."""
-    found: Parts = {}
-    for shard in () if a.array is None else a.array.addressable_shards:
-        region = _region(shard.index, a.shape)
-        if region not in found:
-            found[region] = np.asarray(shard.data).view(unit(a.dtype))
-    return found
-
-
-def _between(found: Routes, processes: Sequence[int], copier: Copier, timeout: float | None) -> None:
-    mine = jax.process_index()
-    exchange = Exchange([_cpu(process) for process in processes], found.capacity, timeout)
-    exchange.agree(found.digest)
-    outgoing = [_by_round(found, mine, process) for process in processes]
-    incoming = [_by_round(found, process, mine) for process in processes]
-
-    def pack(number: int, memory: np.ndarray) -> np.ndarray:
-        copier.pack((block for blocks in outgoing for block in blocks[number]), memory)
-        out, into = (
-            [sum(block.nbytes for block in blocks[number]) for blocks in ends] for ends in (outgoing, incoming)
-        )
-        # A rank's bytes lie behind those of the ranks before it, at both ends.
-        begins, lands = (np.cumsum([0, *sizes[:-1]]) for sizes in (out, into))
-        return np.array([begins, out, lands, into], np.int32)
-
-    def unpack(number: int, memory: np.ndarray) -> None:
-        copier.unpack((block for blocks in incoming for block in blocks[number]), memory)
-
-    exchange.run(found.rounds, pack, unpack)
-
-
-def _by_round(found: Routes, source: int, target: int) -> list[list[Block]]:
-    """The blocks that one process sends another, in each round."""
-    rounds: list[list[Block]] = [[] for _ in range(found.rounds)]
-    for number, block in found.blocks(source, target):
-        rounds[number].append(block)
-    return rounds
-
-
-def _cpu(process: int) -> Any:
-    return min((d for d in jax.devices("cpu") if d.process_index == process), key=lambda d: d.id)
-
-
-def _result(a: _Array, parts: Parts) -> Any:
-    if not a.target.addressable_devices:
-        struct: Any = jax.ShapeDtypeStruct
-        return struct(a.shape, a.dtype, sharding=a.target)
-    # Devices that share a region on CPUs share its memory, too: XLA does not write to memory that it was lent.
-    shards = [
-        jax.device_put(parts[_region(index, a.shape)].view(a.dtype), SingleDeviceSharding(device))
-        for device, index in a.target.addressable_devices_indices_map(a.shape).items()
-    ]
-    # No transfer is left to wait for on CPUs; GPUs must have read the host's memory before it is given back.
-    return jax.block_until_ready(  # type: ignore[no-untyped-call]
-        jax.make_array_from_single_device_arrays(a.shape, a.target, shards)
-    )
+    rest = [number for number, program in enumerate(plan.programs) if program is None]
+    if rest:
+        moved = rounds.move([facts[n] for n in rest], [arrays[n] for n in rest], round_bytes, timeout)
+        for number, result in zip(rest, moved, strict=True):
+            results[number] = result
+    return jax.block_until_ready(results)  # type: ignore[no-untyped-call, no-any-return]

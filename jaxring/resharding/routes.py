@@ -94,6 +94,11 @@ class Routes:
                 offset += nbytes
 
 
+def within(index: Sequence[slice], shape: tuple[int, ...]) -> Region:
+    """The region that these slices take of an array of this shape."""
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+
+
 def elements(region: Region) -> int:
     """Of a region."""
     return math.prod(stop - start for start, stop in region)

@@ -10,10 +10,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring.resharding import compiled
+from jaxring.resharding.facts import Facts
 
 DEVICES = np.array(jax.devices()[:4])
 ROWS = NamedSharding(Mesh(DEVICES, ("x",)), P("x"))
 COLUMNS = NamedSharding(Mesh(DEVICES[::-1], ("x",)), P(None, "x"))
+REVERSED = NamedSharding(Mesh(DEVICES[::-1], ("x",)), P("x"))
 WHOLE = NamedSharding(Mesh(DEVICES, ("x",)), P())
 GRID = NamedSharding(Mesh(DEVICES.reshape(2, 2), ("x", "y")), P("y", "x"))
 
@@ -39,16 +42,49 @@ def test_trees_and_shapes():
     jax.tree.map(np.testing.assert_array_equal, single, tree)
 
 
-@pytest.mark.parametrize("to", [ROWS, WHOLE])
-def test_operand_and_result_can_be_donated(to):
-    x = jax.device_put(np.ones((8, 8), np.float32), ROWS)
+@pytest.mark.parametrize("side", [8, 1024])
+@pytest.mark.parametrize("to", [ROWS, WHOLE, REVERSED, COLUMNS])
+def test_operand_and_result_can_be_donated(to, side):
+    ones = np.ones((side, side), np.float32)
+    x = jax.device_put(ones, ROWS)
     y = jaxring.reshard(x, to)
     more = jax.jit(lambda v: v + 1, donate_argnums=0)
     more(x)
-    np.testing.assert_array_equal(np.asarray(y), np.ones((8, 8)))
+    np.testing.assert_array_equal(np.asarray(y), ones)
     z = jaxring.reshard(y, ROWS)
-    np.testing.assert_array_equal(np.asarray(more(y)), np.full((8, 8), 2))
-    np.testing.assert_array_equal(np.asarray(z), np.ones((8, 8)))
+    np.testing.assert_array_equal(np.asarray(more(y)), 2 * ones)
+    np.testing.assert_array_equal(np.asarray(z), ones)
+
+
+def _memory(x):
+    return {shard.device: shard.data.unsafe_buffer_pointer() for shard in x.addressable_shards}
+
+
+@pytest.mark.parametrize("side", [8, 1024])
+def test_shards_that_stay_are_copied_unless_they_may_be_shared(side):
+    values = np.arange(side * side, dtype=np.float32).reshape(side, side)
+    x = jax.device_put(values, NamedSharding(GRID.mesh, P("x", "y")))
+    apart, shared = jaxring.reshard(x, GRID), jaxring.reshard(x, GRID, may_alias=True)
+    for y in (apart, shared):
+        assert y.sharding == GRID
+        np.testing.assert_array_equal(np.asarray(y), values)
+    before = _memory(x)
+    assert not set(before.values()) & set(_memory(apart).values())
+    # The first and the last device of the grid keep their shards when it is transposed.
+    same = [device for device, at in _memory(shared).items() if before[device] == at]
+    assert same == [DEVICES[0], DEVICES[3]]
+
+
+def test_which_arrays_a_program_moves():
+    def moved(target, side=1024, most_bytes=1 << 30):
+        return compiled.program(Facts((side, side), np.dtype(np.float32), ROWS, target), most_bytes, None, False)
+
+    assert moved(REVERSED)
+    assert moved(COLUMNS)
+    assert moved(WHOLE, side=8)
+    assert moved(WHOLE) is None  # its four copies share memory
+    assert moved(jax.sharding.SingleDeviceSharding(DEVICES[2])) is None
+    assert moved(NamedSharding(Mesh(DEVICES[:2], ("x",)), P("x"))) is None
 
 
 def test_bad_calls():

@@ -77,6 +77,27 @@ def check(comm, leaves, round_bytes):
     return minimum
 
 
+def as_programs(comm):
+    """Arrays that are moved by a program each: whole shards, and cells of small arrays."""
+    over = np.array(DEVICES)
+    grid = over.reshape(2, -1)
+
+    def by(devices, *spec):
+        return NamedSharding(Mesh(devices, ("a", "b")[: devices.ndim]), P(*spec))
+
+    pairs = [
+        (by(over, "a"), by(over[::-1], "a")),
+        (by(over, "a"), by(np.roll(over, 1), "a")),
+        (by(grid, "a", "b"), by(grid, "b", "a")),
+        (by(over, "a"), by(over, None, "a")),
+        (by(grid, "a"), by(grid, None, "a")),
+    ]
+    for side in (48, 960):
+        for source, target in pairs:
+            values = np.arange(side * side, dtype=np.float32).reshape(side, side)
+            check(comm, [(values, source, target)], 4 << 20)
+
+
 def disagree():
     """Each process asks for another result, or has another array, and is told."""
     mesh = Mesh(np.array(DEVICES), ("a",))
@@ -144,7 +165,8 @@ def main():
     @given(st.data())
     def run(data):
         leaves = []
-        for _ in range(data.draw(st.integers(1, 3))):
+        # Of more than a few, small arrays go in rounds.
+        for _ in range(data.draw(st.sampled_from([1, 2, 3, 6]))):
             shape = data.draw(st.sampled_from(SHAPES))
             dtype = jax.numpy.dtype(data.draw(st.sampled_from(DTYPES)))
             values = (np.arange(math.prod(shape)) % 251).astype(dtype).reshape(shape)
@@ -161,6 +183,7 @@ def main():
     disagree()
     if len(DEVICES) % 2 == 0:
         traced(comm)
+        as_programs(comm)
     print("moved", len(moved), sum(moved))
 
 

@@ -1,0 +1,121 @@
+"""Arrays that are resharded in rounds: routes, copies at their ends, and messages between processes."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxring.resharding import routes
+from jaxring.resharding.copies import Copier, Parts, aligned, extent, unit
+from jaxring.resharding.exchange import Exchange
+from jaxring.resharding.routes import within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.resharding.facts import Facts
+    from jaxring.resharding.routes import Block, Layout, Region, Routes
+
+
+@functools.lru_cache(maxsize=64)
+def planned(arrays: tuple[Facts, ...], round_bytes: int) -> Routes:
+    """The routes of all of them, the same in all processes."""
+    leaves = [
+        routes.Leaf(a.shape, a.dtype.name, a.dtype.itemsize, _layout(a.source, a.shape), _layout(a.target, a.shape))
+        for a in arrays
+    ]
+    return routes.plan(leaves, round_bytes)
+
+
+def agree(processes: Sequence[int], found: Routes, timeout: float | None) -> None:
+    """JaxringError naming the processes that mean other arrays or shardings; nothing where no bytes travel."""
+    if found.rounds and jax.process_index() in processes:
+        _exchange(processes, found, timeout).agree(found.digest)
+
+
+def move(arrays: Sequence[Facts], leaves: Sequence[Any], round_bytes: int, timeout: float | None) -> list[Any]:
+    """The results. Every process that has a part of one calls it, after they have agreed."""
+    found, mine = planned(tuple(arrays), round_bytes), jax.process_index()
+    results: list[Parts] = [
+        {region: aligned(extent(region), unit(a.dtype)) for region in leaf.target.get(mine, ())}
+        for a, leaf in zip(arrays, found.leaves, strict=True)
+    ]
+    copier = Copier(found, [_held(a, leaf) for a, leaf in zip(arrays, leaves, strict=True)], results)
+    with contextlib.closing(copier):
+        processes = sorted({process for a in arrays for process in a.processes})
+        if found.rounds and mine in processes:
+            _between(found, processes, copier, timeout)
+        copier.local(mine)
+    return [_result(a, parts) for a, parts in zip(arrays, results, strict=True)]
+
+
+def _exchange(processes: Sequence[int], found: Routes, timeout: float | None) -> Exchange:
+    return Exchange([_cpu(process) for process in processes], found.capacity, timeout)
+
+
+def _layout(sharding: Any, shape: tuple[int, ...]) -> Layout:
+    found: dict[int, dict[Region, None]] = collections.defaultdict(dict)
+    for device, index in sharding.devices_indices_map(shape).items():
+        found[device.process_index][within(index, shape)] = None
+    return {process: tuple(regions) for process, regions in found.items()}
+
+
+def _held(a: Facts, array: Any) -> Parts:
+    """The parts that this process has, in the host's memory; on CPUs this is the devices' own."""
+    found: Parts = {}
+    for shard in array.addressable_shards if isinstance(array, jax.Array) else ():
+        region = within(shard.index, a.shape)
+        if region not in found:
+            found[region] = np.asarray(shard.data).view(unit(a.dtype))
+    return found
+
+
+def _between(found: Routes, processes: Sequence[int], copier: Copier, timeout: float | None) -> None:
+    mine = jax.process_index()
+    outgoing = [_by_round(found, mine, process) for process in processes]
+    incoming = [_by_round(found, process, mine) for process in processes]
+
+    def pack(number: int, memory: np.ndarray) -> np.ndarray:
+        copier.pack((block for blocks in outgoing for block in blocks[number]), memory)
+        out, into = (
+            [sum(block.nbytes for block in blocks[number]) for blocks in ends] for ends in (outgoing, incoming)
+        )
+        # A rank's bytes lie behind those of the ranks before it, at both ends.
+        begins, lands = (np.cumsum([0, *sizes[:-1]]) for sizes in (out, into))
+        return np.array([begins, out, lands, into], np.int32)
+
+    def unpack(number: int, memory: np.ndarray) -> None:
+        copier.unpack((block for blocks in incoming for block in blocks[number]), memory)
+
+    _exchange(processes, found, timeout).run(found.rounds, pack, unpack)
+
+
+def _by_round(found: Routes, source: int, target: int) -> list[list[Block]]:
+    """The blocks that one process sends another, in each round."""
+    rounds: list[list[Block]] = [[] for _ in range(found.rounds)]
+    for number, block in found.blocks(source, target):
+        rounds[number].append(block)
+    return rounds
+
+
+def _cpu(process: int) -> Any:
+    return min((d for d in jax.devices("cpu") if d.process_index == process), key=lambda d: d.id)
+
+
+def _result(a: Facts, parts: Parts) -> Any:
+    if not a.target.addressable_devices:
+        return a.absent
+    here = a.target.addressable_devices_indices_map(a.shape)
+    # Devices that share a region on CPUs share its memory, too: XLA does not write to memory that it was lent.
+    held = [parts[within(index, a.shape)].view(a.dtype) for index in here.values()]
+    shards = jax.device_put(held, [SingleDeviceSharding(device) for device in here])
+    # No transfer is left to wait for on CPUs; GPUs must have read the host's memory before it is given back.
+    return jax.block_until_ready(  # type: ignore[no-untyped-call]
+        jax.make_array_from_single_device_arrays(a.shape, a.target, shards)
+    )
