@@ -54,6 +54,6 @@ def test_other_bits_on_a_rank_are_a_failure(bench, function, only, monkeypatch, 
 
 def test_an_array_that_is_resharded_wrongly_is_a_failure(monkeypatch, capsys):
     right = jaxring.reshard
-    monkeypatch.setattr(jaxring, "reshard", lambda x, target: right(x, target) + 1)
+    monkeypatch.setattr(jaxring, "reshard", lambda x, target, **options: right(x, target, **options) + 1)
     assert reshard.main(["--iters", "1", *SMALL[reshard]]) == 1
     assert "rows to columns: DIFFERENT bits on " in capsys.readouterr().out
