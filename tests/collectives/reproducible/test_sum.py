@@ -42,7 +42,7 @@ def over(n, f, x, out=EVERYWHERE, check_vma=True):
         (2, 2, 60),
         *(
             pytest.param(*job, marks=pytest.mark.slow)
-            for job in ((1, 16, 2500), (2, 8, 2500), (3, 2, 400), (4, 1, 400))
+            for job in ((1, 16, 2500), (2, 8, 2500), (3, 2, 400), (4, 1, 400), (5, 1, 400))
         ),
     ],
 )
@@ -50,6 +50,16 @@ def test_one_set_of_bits_on_ranks_and_processes(processes, devices, cases):
     code, output = run_job(WORKER, processes, devices, str(processes), str(cases), timeout_s=900)
     assert code == 0, output
     assert output.count(f"arrays of {cases} sums are right") == processes, output
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("algorithm", ["direct", "ring", "tree", "halving_doubling", "hier_ring", "hier_tree"])
+@pytest.mark.sampled(2)
+def test_one_set_of_bits_by_each_algorithm(algorithm):
+    """Two hosts of two processes each, so that there are two domains of memory."""
+    code, output = run_job(WORKER, 4, 1, "7", "40", "2", JAXRING_ALGO=algorithm)
+    assert code == 0, output
+    assert output.count("arrays of 40 sums are right") == 4, output
 
 
 @pytest.mark.parametrize("name", FORMATS)

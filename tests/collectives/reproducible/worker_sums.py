@@ -1,9 +1,14 @@
 """A process of a job that sums the same terms on several numbers of ranks, split and ordered in several ways.
 
-Arguments: a seed, and the number of cases for each dtype. All sums must be those of Python's fractions.
+Arguments: a seed, the number of cases for each dtype, and how many processes a host has (all, if that is left out). All
+sums must be those of Python's fractions. Where JAXRING_ALGO names an algorithm, it must have added the sums' integers.
 """
 
+import os
 import sys
+
+if len(sys.argv) > 3:
+    os.environ["JAXRING_HOSTID"] = str(int(os.environ["JAX_PROCESS_ID"]) // int(sys.argv[3]))
 
 import jax
 import numpy as np
@@ -13,11 +18,22 @@ from tests.collectives.cases.coll_ranks import Ranks
 from tests.collectives.reproducible.rep_exact import FORMATS, bits, exact_sum, terms
 
 TERMS = 48
-DIVISORS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 def expected(x):
     return np.array([exact_sum(x[:, j], x.dtype.name) for j in range(x.shape[1])], FORMATS[x.dtype.name][0])
+
+
+def split(rng, x, n):
+    """The terms in any order, as many for each of n ranks: -0, which changes no sum, where they are too few."""
+    each = -(-len(x) // n)
+    more = np.full((n * each - len(x), x.shape[1]), -0.0).astype(x.dtype)
+    return rng.permutation(np.concatenate([x, more])).reshape(n, each, x.shape[1])
+
+
+def chosen():
+    """The algorithms of the all-reduces of integers, which carry the sums."""
+    return {plan.algorithm for plan in jaxring.plans() if plan.collective == "all_reduce" and plan.dtype == "uint32"}
 
 
 def program(protocols):
@@ -39,15 +55,14 @@ def main(seed, cases):
     rng = np.random.default_rng(seed)
     devices = jax.devices()
     alone = jax.process_count() == 1
-    counts = [n for n in DIVISORS if n == len(devices) or (alone and n < len(devices))]
-    assert counts, f"no split of {TERMS} terms over {len(devices)} ranks"
+    counts = range(1, len(devices) + 1) if alone else [len(devices)]
     wrong = checked = 0
     for name in FORMATS:
         x = terms(rng, name, TERMS, cases)
         want = expected(x)
         for n in counts:
-            each = TERMS // n
-            deal = [rng.permutation(x).reshape(n, each, cases) for _ in range(3)]
+            deal = [split(rng, x, n) for _ in range(3)]
+            each = deal[0].shape[1]
             few = 2 if each % 2 == 0 else 1
             ranks = Ranks([devices[i] for i in (rng.permutation(len(devices)) if alone else range(len(devices)))][:n])
             tree = {
@@ -67,6 +82,8 @@ def main(seed, cases):
                         print(f"{name} {what} of {n}, rank {rank}, case {j}: {value[j]!r} for {x[:, j].tolist()}")
     assert wrong == 0, f"{wrong} sums are wrong"
     assert checked >= 4 * len(FORMATS)
+    asked = os.environ.get("JAXRING_ALGO")
+    assert not asked or asked in chosen(), f"{asked} was asked for, and there were {chosen()}"
     print(f"process {jax.process_index()}: {checked} arrays of {cases} sums are right")
 
 
