@@ -21,6 +21,8 @@ from jaxring.topology.routes import Routes
 from jaxring.trace import diff, flight, operands, replay, view
 from jaxring.world import identity, links, wire
 from jaxring.world.connections import handshake
+from jaxring.world.transports import shm
+from jaxring.world.transports.record import Offering
 
 
 def _instrument(module: types.ModuleType) -> None:
@@ -32,7 +34,22 @@ def _instrument(module: types.ModuleType) -> None:
                 atheris.instrument_func(function)
 
 
-for _module in (elements, graph, xml, diff, flight, operands, replay, view, handshake, identity, links, viewing, wire):
+for _module in (
+    elements,
+    graph,
+    xml,
+    diff,
+    flight,
+    operands,
+    replay,
+    view,
+    handshake,
+    identity,
+    links,
+    shm,
+    viewing,
+    wire,
+):
     _instrument(_module)
 
 _SECRET = b"s" * handshake.SECRET_BYTES
@@ -64,14 +81,14 @@ class Socket:
 class Native:
     """Takes what a link is made of."""
 
-    def blocks_fd(self) -> int:
-        return 0
+    def connector_offer(self, transport: str, peer: int, channel: int, sending: bool, place: dict[str, str]) -> str:
+        return "1 2"
 
-    def bell_fd(self) -> int:
-        return 0
+    def connector_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
+        raise AssertionError("memory was taken that there is not")
 
-    def shm_ring(self, peer: int, channel: int, bell_path: str) -> None:
-        raise AssertionError("a doorbell was taken that there is not")
+    def connector_forget(self, peer: int, channel: int, sending: bool) -> None:
+        pass
 
 
 def _told(error: Exception) -> None:
@@ -137,8 +154,7 @@ def request(data: bytes) -> None:
         assert json.loads(wire.encode(message)) is not None
     try:
         asked = links.Request(message, _ACCEPTED)
-        for fd in (asked.ring_fd, asked.blocks_fd, asked.bell_fd):
-            links.memory_path(_INFO, asked.pid, fd)
+        shm.TRANSPORT.check(_INFO, asked.offer)
         raise AssertionError("there is no such process")
     except (ValueError, JoinError) as error:
         _told(error)
@@ -150,8 +166,7 @@ def request(data: bytes) -> None:
             _INFO,
             _INFO,
             0,
-            Native(),  # type: ignore[arg-type]
-            3,
+            Offering(shm.TRANSPORT, "", {}, Native()),  # type: ignore[arg-type]
             time.monotonic() + 60,
             False,
         )

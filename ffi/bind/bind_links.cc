@@ -5,7 +5,6 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include <memory>
 #include <optional>
@@ -14,20 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "transport/shm/shm_link.h"
 #include "transport/tcp/tls.h"
 #include "transport/verbs/verbs_device.h"
 
 namespace jaxring {
 namespace {
 
-// Takes ownership of `fd`. With a key it does a TLS handshake, without the GIL.
-std::unique_ptr<Stream> MakeStream(int fd, const nanobind::bytes& key, bool dialled, double timeout_s) {
-  if (key.size() == 0) return std::make_unique<Stream>(fd);
-  const std::string secret(key.c_str(), key.size());
-  nanobind::gil_scoped_release release;
-  return MakeTlsStream(fd, secret, dialled, timeout_s);
-}
+std::string Text(const nanobind::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
 // See jaxring.world.native.
 void BindPaths(nanobind::module_& m) {
@@ -61,8 +53,9 @@ void BindPaths(nanobind::module_& m) {
       "path_resume",
       [](const std::string& path, bool dialled, uint64_t attempt, int fd, const nb::bytes& key, double timeout_s,
          uint64_t received, bool detour) {
-        auto stream = MakeStream(fd, key, dialled, timeout_s);
+        const std::string secret = Text(key);
         nb::gil_scoped_release release;
+        auto stream = MakeStream(Descriptor(fd), secret, dialled, timeout_s);
         Running().network().paths().Resume({path, dialled}, attempt, std::move(stream), received, detour);
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("fd"), nb::arg("key"), nb::arg("timeout_s"),
@@ -120,14 +113,9 @@ void BindMovableLinks(nanobind::module_& m) {
       "link_take_over",
       [](const std::string& path, bool dialled, uint64_t attempt, int fd, bool detour) {
         const Paths::End end{path, dialled};
-        std::shared_ptr<MovableLink> link;
-        try {
-          link = Running().network().paths().Link(end);
-        } catch (...) {
-          close(fd);
-          throw;
-        }
-        link->TakeOver(attempt, fd);
+        Descriptor socket(fd);
+        const std::shared_ptr<MovableLink> link = Running().network().paths().Link(end);
+        link->TakeOver(attempt, socket.Release());
         Running().network().paths().Switched(end, detour);
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("fd"), nb::arg("detour"),
@@ -136,6 +124,46 @@ void BindMovableLinks(nanobind::module_& m) {
       "link_discard", [](const std::string& path) { Running().network().paths().Link({path, true})->Discard(); },
       nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
       "Destroys the ports that the link has left; may take seconds.");
+}
+
+void BindConnectors(nanobind::module_& m) {
+  namespace nb = nanobind;
+  m.def(
+      "connector_load",
+      [](const std::string& transport, const std::string& what) {
+        return Running().network().connectors().Load(transport, what);
+      },
+      nb::arg("transport"), nb::arg("what"), nb::call_guard<nb::gil_scoped_release>(),
+      "Loads what a transport needs, once; returns a description of it.");
+  m.def(
+      "connector_offer",
+      [](const std::string& transport, int peer, int channel, bool sending, const Connector::Place& place) {
+        return Running().network().connectors().Offer(transport, {peer, channel, sending}, place);
+      },
+      nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("place"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Makes this end of a link at a place of the transport's; returns the offer for the peer.");
+  m.def(
+      "connector_prepare",
+      [](int peer, int channel, bool sending, const std::string& offer) {
+        Running().network().connectors().Prepare({peer, channel, sending}, offer);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
+      nb::call_guard<nb::gil_scoped_release>(), "Gives this end of a link the peer's offer.");
+  m.def(
+      "connector_finish",
+      [](int peer, int channel, bool sending, int fd, const nb::bytes& key, double timeout_s, const std::string& path) {
+        const std::string secret = Text(key);
+        nb::gil_scoped_release release;
+        return Running().network().AddLink({peer, channel, sending}, Descriptor(fd), timeout_s, secret, path);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"), nb::arg("key"), nb::arg("timeout_s"),
+      nb::arg("path"), "Puts a link into service and takes over its socket; returns a description of the link.");
+  m.def(
+      "connector_forget",
+      [](int peer, int channel, bool sending) { Running().network().connectors().Forget({peer, channel, sending}); },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::call_guard<nb::gil_scoped_release>(),
+      "Drops this end of a link, which is not finished.");
 }
 
 void BindPorts(nanobind::module_& m) {
@@ -169,49 +197,6 @@ Engine& Running() {
 
 void BindLinks(nanobind::module_& m) {
   namespace nb = nanobind;
-  m.def("bell_fd", [] { return Running().network().doorbell().fd(); }, "The memfd of this process's doorbell.");
-  m.def(
-      "blocks_fd", [] { return Running().network().links().Blocks()->fd(); },
-      "The memfd of the blocks that several processes of this host can read. The engine keeps the descriptor.");
-  m.def(
-      "shm_create",
-      [](int peer, int channel) {
-        Engine& engine = Running();
-        auto link = MakeShmSendLink(engine.network().links().slot_bytes());
-        int fd = link->memory.fd();
-        // Pending until shm_ring: a message published without the peer's doorbell would not wake the peer.
-        engine.network().links().AddPending(peer, channel, std::move(link));
-        return fd;
-      },
-      nb::arg("peer"), nb::arg("channel"), "Makes a sending link's shared memory; returns its descriptor.");
-  m.def(
-      "shm_ring",
-      [](int peer, int channel, const std::string& bell_path) {
-        Running().network().links().CompletePending(peer, channel, Doorbell::Open(bell_path));
-      },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "Puts a link that the peer has mapped into service.");
-  m.def(
-      "shm_attach",
-      [](int peer, int channel, const std::string& ring_path, const std::string& blocks_path,
-         const std::string& bell_path) {
-        Engine& engine = Running();
-        const uint32_t slot_bytes = engine.network().links().slot_bytes();
-        engine.network().links().AddRecv(peer, channel, OpenShmRecvLink(ring_path, blocks_path, bell_path, slot_bytes));
-      },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("blocks_path"), nb::arg("bell_path"),
-      "Maps a peer's sending link.");
-  m.def(
-      "tcp_prepare",
-      [](int peer, int channel, bool sending) { Running().network().links().Prepare(peer, channel, sending); },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"),
-      "Allocates the memory of a link before it is negotiated.");
-  m.def(
-      "tcp_attach",
-      [](int peer, int channel, int fd, bool sending, const nb::bytes& key, double timeout_s, const std::string& path) {
-        Running().network().AddTcp(peer, channel, MakeStream(fd, key, sending, timeout_s), sending, path);
-      },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), nb::arg("key"), nb::arg("timeout_s"),
-      nb::arg("path"), "Makes a link of a connected socket, which it takes over. With a key it uses TLS.");
   m.def("tls_load", &LoadTls, "Opens OpenSSL's library, once; returns its version.");
   BindPaths(m);
   BindMovableLinks(m);
@@ -224,41 +209,13 @@ void BindLinks(nanobind::module_& m) {
         return std::make_pair(std::move(ports), std::move(why));
       },
       nb::call_guard<nb::gil_scoped_release>(), "This host's RDMA ports, and a description of what is wrong, or \"\".");
-  m.def(
-      "offered_load",
-      [](const std::string& transport, const std::string& what) {
-        return Running().network().transport(transport).Load(what);
-      },
-      nb::arg("transport"), nb::arg("what"), nb::call_guard<nb::gil_scoped_release>(),
-      "Loads what a transport needs, once; returns a description of it.");
-  m.def(
-      "offered_offer",
-      [](const std::string& transport, int peer, int channel, bool sending, const OfferedTransport::Place& place) {
-        return Running().network().transport(transport).Offer(peer, channel, sending, place);
-      },
-      nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("place"),
-      nb::call_guard<nb::gil_scoped_release>(),
-      "Makes this end of a link at a place of the transport's; returns the offer for the peer.");
-  m.def(
-      "offered_prepare",
-      [](const std::string& transport, int peer, int channel, bool sending, const std::string& offer) {
-        Running().network().transport(transport).Prepare(peer, channel, sending, offer);
-      },
-      nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
-      nb::call_guard<nb::gil_scoped_release>(), "Gives this end of a link the peer's offer.");
-  m.def(
-      "offered_finish",
-      [](const std::string& transport, int peer, int channel, bool sending, int fd, double timeout_s,
-         const std::string& path) {
-        return Running().network().AddOffered(transport, peer, channel, sending, fd, timeout_s, path);
-      },
-      nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"),
-      nb::arg("timeout_s"), nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
-      "Puts a link into service and takes over its socket; returns a description of the link.");
+  BindConnectors(m);
   m.def(
       "control",
       [](int peer, int fd, bool dialled, const nb::bytes& key, double timeout_s, const std::string& path) {
-        Running().network().AddControl(peer, MakeStream(fd, key, dialled, timeout_s), path, dialled);
+        const std::string secret = Text(key);
+        nb::gil_scoped_release release;
+        Running().network().AddControl(peer, MakeStream(Descriptor(fd), secret, dialled, timeout_s), path, dialled);
       },
       nb::arg("peer"), nb::arg("fd"), nb::arg("dialled"), nb::arg("key"), nb::arg("timeout_s"), nb::arg("path"),
       "Takes over a connected socket as a control connection. Its end means that the peer's process has ended.");

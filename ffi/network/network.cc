@@ -18,7 +18,7 @@ Network::Network(NetworkOptions options, NetworkClient* client)
       links_(options_.slot_bytes, doorbell_.get(), options_.faults),
       paths_(options_.link_timeout_s),
       peers_(client),
-      offered_(MakeOfferedTransports({options_.slot_bytes, doorbell_.get(), &busy_pollers_})) {}
+      connectors_({options_.slot_bytes, doorbell_.get(), &busy_pollers_, options_.faults}) {}
 
 void Network::Start() {
   poller_ = std::make_unique<Poller>([this] { client_->OnTick(); });
@@ -93,7 +93,7 @@ std::vector<int> Network::Check(Time now) {
     }
   }
   paths_.Check(now);
-  for (const auto& [name, transport] : offered_) transport->CheckPorts();
+  connectors_.CheckPorts();
   return settled;
 }
 
@@ -107,6 +107,7 @@ void Network::DropConnections() {
   goodbye.kind = ControlFrame::Kind::kGoodbye;
   peers_.TellAll(goodbye, -1);
   poller_->Clear();
+  connectors_.Clear();
   links_.Clear("it belongs to an earlier epoch of the job");
   peers_.Clear();
   failures_.Clear();

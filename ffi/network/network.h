@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "network/connectors.h"
 #include "network/paths.h"
 #include "network/peers/failure_log.h"
 #include "network/peers/network_client.h"
 #include "network/peers/peer_monitor.h"
-#include "network/transports.h"
 #include "network/unexpected_messages.h"
 #include "transport/core/busy_pollers.h"
 #include "transport/core/doorbell.h"
@@ -49,6 +49,7 @@ class Network {
 
   // What peers ring when they send a message or free a slot.
   Doorbell& doorbell() { return *doorbell_; }
+  Connectors& connectors() { return connectors_; }
   Links& links() { return links_; }
   UnexpectedMessages& unexpected() { return unexpected_; }
   BusyPollers& busy_pollers() { return busy_pollers_; }
@@ -56,16 +57,13 @@ class Network {
   PeerMonitor& peers() { return peers_; }
   FailureLog& failures() { return failures_; }
 
-  // Makes a link of a connected socket and takes ownership of it. With `path` the link can go on over another one.
-  void AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending, const std::string& path = "");
-  // The transport of that name (transports.cc). Throws std::runtime_error if there is none.
-  OfferedTransport& transport(const std::string& name);
-  // Completes a link that the transport has prepared, and puts it into service. Takes ownership of `fd`. Returns a
-  // description of the connection. With `path`, where the transport can, the link can go on over other ports.
-  std::string AddOffered(const std::string& transport, int process, int channel, bool sending, int fd, double timeout_s,
-                         const std::string& path = "");
+  // Finishes a link, of which `connectors` has made this end, and puts it into service. Returns a description of the
+  // connection, or "". The rest as for Agreed; with `path`, a name that the other end gives, too, the link can go on
+  // over another path, where the transport can do that. Throws std::runtime_error; the link is then forgotten.
+  std::string AddLink(const LinkName& link, Descriptor socket, double timeout_s, const std::string& key = "",
+                      const std::string& path = "");
   // Adds a control connection with a process. If it ends without a goodbye, the process counts as crashed. `path` as
-  // for AddTcp; `dialled`: this process has made the connection.
+  // for AddLink; `dialled`: this process has made the connection.
   void AddControl(int process, std::unique_ptr<Stream> stream, const std::string& path = "", bool dialled = false);
 
   // An operation has failed in this process: the others are told and fail it with the same message. Nothing if its
@@ -95,10 +93,7 @@ class Network {
   bool RecordFailure(uint64_t key, const Status& failure);
   void CloseLeft(const std::vector<PeerMonitor::Departure>& departures);
   // The callback for a link's end: a process whose connection ends without a goodbye counts as crashed.
-  OnEnd LinkEnded(int process, bool by_socket);
-  // Wraps a connection to inject the faults of the options. `what` gives each connection of a process its own faults.
-  std::unique_ptr<Stream> WithInjectedFaults(std::unique_ptr<Stream> stream, int process, int what) const;
-  std::string Enlist(int process, int channel, bool sending, JoinedLink joined);
+  OnEnd LinkEnded(int process);
   // Registers the goodbye that a link sends when this process ends; sends it at once if it is already ending.
   void AddGoodbye(const std::function<void()>& say);
 
@@ -117,7 +112,7 @@ class Network {
   // Each sends the goodbye of one link
   std::vector<std::function<void()>> goodbyes_ JAXRING_GUARDED_BY(goodbyes_mutex_);
   bool said_goodbye_ JAXRING_GUARDED_BY(goodbyes_mutex_) = false;
-  OfferedTransports offered_;
+  Connectors connectors_;
   std::unique_ptr<Poller> poller_;  // the last member: its thread uses everything above
 };
 

@@ -17,7 +17,6 @@ from jaxring.world import links, viewers
 from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.connections.handshake import VIEWER
 from jaxring.world.failover import MoveError
-from jaxring.world.transports import OFFERED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,11 +94,11 @@ class Answers:
         deadline = time.monotonic() + _REQUEST_S
         with self.claims.making(claim, deadline):
             peer = self._info(session.peer)
+            if request.transport == "control":
+                links.accept_control(sock, session, request, peer, self._native, deadline, self._settings.tls)
+                return
             how = self._transports.accepting(request.transport, request.kind, request.channel)
-            words = links.accept(
-                sock, session, request, self._own, peer, self._native, how, deadline, self._settings.tls
-            )
+            words = links.accept(sock, session, request, self._own, peer, how, deadline, self._settings.tls)
         if words:
-            name = OFFERED[request.transport].words
-            logger.info("%s link from %s, channel %d: %s", name, peer, request.channel, words)
+            logger.info("%s link from %s, channel %d: %s", how.transport.words, peer, request.channel, words)
         logger.debug("receiving link from %s, channel %d: %s", peer, request.channel, request.transport)

@@ -25,8 +25,7 @@ from jaxring.world.connections.listener import Listener
 from jaxring.world.failover import Failover
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.published import Published
-from jaxring.world.transports import OFFERED, Transports, congestion
-from jaxring.world.transports.record import Offering
+from jaxring.world.transports import Transports
 from jaxring.world.waits import Waits
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ class World:
         self._settings = environment_settings() if settings is None else settings
         self._lock = threading.Lock()
         self._links: dict[tuple[int, int], concurrent.futures.Future[str]] = {}
-        self._rings: dict[tuple[int, int], int] = {}
         self._dialling: set[socket.socket] = set()
         self._left = False
         self._silent: set[int] = set()
@@ -235,28 +233,20 @@ class World:
         peer = self.info(p)
         deadline = time.monotonic() + self._timeout_s
         transport = self.transport(p)
-        how: int | Offering | None = self._transports.offering(self.own, peer, transport, channel)
-        if transport == "shm":
-            how = self._rings.get((p, channel))
-            if how is None:  # a second try uses the first one's ring
-                with links.memory(self.own, peer, channel):
-                    how = self._rings[p, channel] = self._native.shm_create(p, channel)
+        how = self._transports.offering(self.own, peer, transport, channel)
         sock, session = self._connect(peer, channel, deadline)
         with sock, self._dials(sock):
             try:
-                if transport == "tcp":
-                    congestion.choose(sock, self._settings.socket_congestion)
+                how.transport.ready(sock, self._settings)
                 pairs = self._transports.pairs(self.own, peer, transport)
-                path = self._failover.name(peer, pairs) if transport == "tcp" or pairs else ""
+                path = self._failover.name(peer, pairs) if how.transport.by_addresses or pairs else ""
                 address = str(sock.getpeername()[0])
                 with self._failover.watching(path, peer, address, True, pairs, channel):
-                    words = links.dial(
-                        sock, session, self.own, peer, channel, self._native, how, deadline, self._settings.tls, path
-                    )
+                    words = links.dial(sock, session, self.own, peer, channel, how, deadline, self._settings.tls, path)
             except (OSError, ValueError) as error:
                 raise JoinError(f"The link to {peer} on channel {channel} failed: {error}.") from error
         if words:
-            logger.info("%s link to %s, channel %d: %s", OFFERED[transport].words, peer, channel, words)
+            logger.info("%s link to %s, channel %d: %s", how.transport.words, peer, channel, words)
         logger.debug("sending link to %s, channel %d: %s", peer, channel, transport)
         return transport
 

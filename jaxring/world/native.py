@@ -14,40 +14,38 @@ class Native(Verbs, Protocol):
     `jaxring.world.closable` closes it where the call is refused.
     """
 
-    def bell_fd(self) -> int:
-        """The memfd of this process's doorbell."""
-
-    def shm_create(self, peer: int, channel: int) -> int:
-        """Make the ring of a sending link; returns its memfd, which stays open and the engine's."""
-
-    def blocks_fd(self) -> int:
-        """The memfd of what this process has for several others of its host, made at first use; it is the engine's."""
-
-    def shm_ring(self, peer: int, channel: int, bell_path: str) -> None:
-        """Complete a sending link with the receiver's doorbell."""
-
-    def shm_attach(self, peer: int, channel: int, ring_path: str, blocks_path: str, bell_path: str) -> None:
-        """Make a receiving link from the sender's ring, blocks and doorbell."""
-
-    def tcp_prepare(self, peer: int, channel: int, sending: bool) -> None:
-        """Get the memory of a link that `tcp_attach` will make, before the two ends agree on it."""
-
-    def tcp_attach(
-        self, peer: int, channel: int, *, fd: int, sending: bool, key: bytes, timeout_s: float, path: str
-    ) -> None:
-        """Make a link of the connected non-blocking socket `fd`.
-
-        With a key the two ends first do a TLS handshake and encrypt from then on. Raises RuntimeError where it fails.
-        With `path`, a name that the other end gives, too, it can go on over another connection.
-        """
-
     def tls_load(self) -> str:
         """Open OpenSSL's library, once; returns its version. Raises RuntimeError."""
+
+    def connector_load(self, transport: str, what: str) -> str:
+        """Load what a transport needs, once; returns a description. This and the functions below raise RuntimeError."""
+
+    def connector_offer(self, transport: str, peer: int, channel: int, sending: bool, place: dict[str, str]) -> str:
+        """Make this end of a link by a transport; returns what the peer needs to know.
+
+        An end of that link that was not finished is forgotten. MemoryError where there is no memory for it.
+        """
+
+    def connector_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
+        """Give this end the other end's offer: from now on it can receive."""
+
+    def connector_finish(
+        self, peer: int, channel: int, sending: bool, *, fd: int, key: bytes, timeout_s: float, path: str
+    ) -> str:
+        """Connect and put the link into service; returns a description, or "". `fd` is the socket that set it up,
+        which does not block.
+
+        With a `key` the two ends of a link by TCP first do a TLS handshake and encrypt from then on. With `path`, a
+        name that the other end gives, too, it can go on over another connection, or an RDMA link over other ports.
+        """
+
+    def connector_forget(self, peer: int, channel: int, sending: bool) -> None:
+        """Drop this end of a link, if there is one that is not finished."""
 
     def control(self, peer: int, *, fd: int, dialled: bool, key: bytes, timeout_s: float, path: str) -> None:
         """Make the control connection: it carries heartbeats and failures, and its end means that the peer is dead.
 
-        `key` and `path` as for `tcp_attach`.
+        `key` and `path` as for `connector_finish`.
         """
 
     def paths_lost(self, timeout_s: float) -> list[tuple[str, str]] | None:
@@ -84,32 +82,17 @@ class Native(Verbs, Protocol):
         received: int,
         detour: bool,
     ) -> None:
-        """Go on over the connected socket `fd`, where the other end has got so many bytes. `key` as for `tcp_attach`.
+        """Go on over the connected socket `fd`, where the other end has got so many bytes.
 
-        `detour`: it is not the path that the connection began with.
-        """
-
-    def offered_load(self, transport: str, what: str) -> str:
-        """Load what a transport needs, once; returns a description. This and the functions below raise RuntimeError."""
-
-    def offered_offer(self, transport: str, peer: int, channel: int, sending: bool, place: dict[str, str]) -> str:
-        """Make this end of a link; returns the address that the peer needs."""
-
-    def offered_prepare(self, transport: str, peer: int, channel: int, sending: bool, offer: str) -> None:
-        """Give this end the other end's address: from now on it can receive."""
-
-    def offered_finish(
-        self, transport: str, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float, path: str
-    ) -> str:
-        """Connect and put the link into service; returns a description. `fd` is the socket that set it up.
-
-        With `path`, a name that the other end gives, too, it can go on over other RDMA ports, by the functions below.
-        They raise ValueError where the link is gone or `attempt` is not the latest one, RuntimeError where ports do
-        not work.
+        `key` as for `connector_finish`. `detour`: it is not the path that the connection began with.
         """
 
     def link_offer(self, path: str, dialled: bool, attempt: int, place: dict[str, str]) -> str:
-        """Make an end at a place, beside the present one; returns the address that the peer needs."""
+        """Make an end of an RDMA link at a place, beside the present one; returns what the peer needs to know.
+
+        This and the functions below raise ValueError where the link is gone or `attempt` is not the latest one,
+        RuntimeError where ports do not work.
+        """
 
     def link_prepare(self, path: str, dialled: bool, attempt: int, offer: str) -> None:
         """Give that end the other end's address."""

@@ -14,7 +14,7 @@ from jaxring.errors import JoinError
 from jaxring.world.closable import ClosableNative
 from jaxring.world.native import Native
 
-TAKE_A_DESCRIPTOR = ("tcp_attach", "control", "offered_finish", "path_resume", "link_take_over")
+TAKE_A_DESCRIPTOR = ("control", "connector_finish", "path_resume", "link_take_over")
 
 
 def test_a_closed_handle_passes_nothing_on_and_keeps_no_descriptor():
@@ -25,7 +25,7 @@ def test_a_closed_handle_passes_nothing_on_and_keeps_no_descriptor():
             return lambda *arguments, **named: reached.append(name)
 
     handle = ClosableNative(Fake())
-    handle.bell_fd()
+    handle.tls_load()
     handle.close(time.monotonic() + 60)
     for call in TAKE_A_DESCRIPTOR:
         read, write = os.pipe()
@@ -33,7 +33,7 @@ def test_a_closed_handle_passes_nothing_on_and_keeps_no_descriptor():
             getattr(handle, call)(1, fd=write)
         assert os.read(read, 1) == b""  # the other end is closed
         os.close(read)
-    assert reached == ["bell_fd"]
+    assert reached == ["tls_load"]
 
 
 def test_functions_that_are_spared_are_passed_on_until_the_next_call():
@@ -45,7 +45,7 @@ def test_functions_that_are_spared_are_passed_on_until_the_next_call():
     handle.close(time.monotonic() + 60, spare=("path",))
     assert (handle.path_drain(), handle.paths_lost()) == ("path_drain", "paths_lost")
     with pytest.raises(JoinError, match="rebuilt since"):
-        handle.tcp_prepare()
+        handle.connector_prepare()
     handle.close(time.monotonic() + 60)
     with pytest.raises(JoinError, match="rebuilt since"):
         handle.path_drain()
@@ -88,12 +88,12 @@ def test_closing_waits_for_calls_that_are_running():
     inside, leave = threading.Event(), threading.Event()
 
     class Slow:
-        def bell_fd(self):
+        def tls_load(self):
             inside.set()
             assert leave.wait(60)
 
     handle = ClosableNative(Slow())
-    caller = threading.Thread(target=handle.bell_fd)
+    caller = threading.Thread(target=handle.tls_load)
     caller.start()
     assert inside.wait(60)
     with pytest.raises(JoinError, match="still being made"):

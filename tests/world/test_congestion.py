@@ -24,7 +24,7 @@ def test_the_sending_side_takes_what_is_asked_for(make_world, asked):
     host = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1", SOCKET_CONGESTION=asked) for p in (0, 1))
     zero.link(1, 0)
-    native1.wait_for("tcp_attach")
+    native1.wait_for("tcp_finish")
     assert controls(native0) == [asked or host]
 
 

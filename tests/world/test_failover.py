@@ -186,10 +186,10 @@ def test_connections_of_a_world_that_was_left_go_on_until_it_is_closed(make_worl
     native0.lose(data)
     native0.wait_for("path_resume")
     native1.wait_for("path_resume")
-    attached = len(native0.named("tcp_attach"))
+    finished = len(native0.named("tcp_finish"))
     with pytest.raises(JoinError, match=r"This World is closed|makes no links any more: it is forming the job anew"):
         zero.link(1, 1)
-    assert len(native0.named("tcp_attach")) == attached
+    assert len(native0.named("tcp_finish")) == finished
     for _ in range(2):
         worlds[which][0].close(time.monotonic() + 60)
     worlds[which][0].leave(time.monotonic() + 60)
@@ -235,13 +235,14 @@ def test_a_second_failure_of_an_address_is_told_again(make_world, caplog):
 
 def test_a_connection_that_fails_while_it_is_made_goes_on(make_world, monkeypatch):
     (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1") for p in (0, 1))
-    attach = native0.tcp_attach
+    finish = native0.connector_finish
 
     def lose_at_once(*arguments, path, **named):
-        attach(*arguments, path=path, **named)
+        words = finish(*arguments, path=path, **named)
         native0.lose(path)
         native0.wait_for("path_resume")
+        return words
 
-    monkeypatch.setattr(native0, "tcp_attach", lose_at_once)
+    monkeypatch.setattr(native0, "connector_finish", lose_at_once)
     zero.link(1, 0)
     assert native1.wait_for("path_resume")

@@ -6,7 +6,6 @@ import concurrent.futures
 import dataclasses
 import json
 import logging
-import os
 import socket
 import struct
 import threading
@@ -24,9 +23,12 @@ from tests.world.world_fakes import DirStore
 def test_same_host_links_by_shared_memory_once(make_world):
     (zero, native0), (one, native1) = make_world(0), make_world(1)
     assert [zero.link(1, 0), zero.link(1, 0), zero.link(1, 5), one.link(0, 0)] == ["shm"] * 4
-    assert native0.named("shm_create") == [("shm_create", 1, 0), ("shm_create", 1, 5)]
-    assert native0.named("shm_ring") == [("shm_ring", 1, 0), ("shm_ring", 1, 5)]
-    assert native1.wait_for("shm_attach", 2)[1] == ("shm_attach", 0, 5, "ring to 1 on 5")
+    native0.wait_for("shm_finish", 3)
+    for step in ("offer", "finish"):
+        calls = [call for call in native0.named(f"shm_{step}") if call[3]]
+        assert calls == [(f"shm_{step}", 1, 0, True), (f"shm_{step}", 1, 5, True)]
+    assert len(native1.wait_for("shm_finish", 3)) == 3
+    assert ("shm_prepare", 0, 5, False, "ring to 1 on 5") in native1.calls
     assert native0.wait_for("control", 2) == [("control", 1)] * 2  # each side dials one
     assert native1.wait_for("control", 2) == [("control", 0)] * 2
 
@@ -47,7 +49,7 @@ def test_the_control_connection_ends_with_the_peer(make_world, shm_disable):
 def test_tcp_hands_over_the_very_socket(make_world):
     (zero, native0), (_, native1) = make_world(0, SHM_DISABLE="1"), make_world(1, SHM_DISABLE="1")
     assert zero.link(1, 3) == "tcp"
-    native1.wait_for("tcp_attach")
+    native1.wait_for("tcp_finish")
     native0.sockets[1, 3, True].sendall(b"data")
     assert native1.sockets[0, 3, False].recv(4, socket.MSG_WAITALL) == b"data"
 
@@ -67,7 +69,7 @@ def test_threads_that_want_one_link_make_one(make_world):
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert list(pool.map(want, range(8))) == ["shm"] * 8
-    assert len(native0.named("shm_ring")) == len(native1.named("shm_attach")) == 1
+    assert len(native0.named("shm_finish")) == len(native1.wait_for("shm_finish")) == 1
 
 
 def test_a_world_waits_for_nobody_and_a_link_waits_for_its_peer(make_world):
@@ -94,7 +96,7 @@ def test_a_closed_peer_is_unreachable_with_its_name_and_address(make_world):
     for _ in range(2):
         with pytest.raises(JoinError, match=pattern):
             zero.link(1, 0)
-    assert native0.named("shm_create") == [("shm_create", 1, 5), ("shm_create", 1, 0)]
+    assert native0.named("shm_offer") == [("shm_offer", 1, 5, True)]
 
 
 def test_a_peer_that_ended_before_it_was_dialled_is_not_waited_for(make_world, monkeypatch):
@@ -135,11 +137,15 @@ def test_what_is_not_an_info_is_refused(make_world, tmp_path):
 
 
 def test_the_acceptors_failure_reaches_the_dialler(make_world):
-    (zero, _), (_, native1) = make_world(0), make_world(1)
-    native1.fail_attach = "no room\nfor this ring"
-    with pytest.raises(JoinError, match=r"process 1 .*refuses the link on channel 0: RuntimeError: no room for this"):
+    (zero, native0), (_, native1) = make_world(0), make_world(1)
+    native1.fail_shm = "no room\nfor this ring"
+    refusal = (
+        r"process 1 .*refuses the link on channel 0: The shared memory link .* failed: no room for this ring\. Run"
+    )
+    with pytest.raises(JoinError, match=refusal):
         zero.link(1, 0)
-    native1.fail_attach = ""
+    assert native0.named("connector_forget") == [("connector_forget", 1, 0, True)]
+    native1.fail_shm = ""
     assert zero.link(1, 0) == "shm"
 
 
@@ -156,8 +162,9 @@ def dial(make_world):
     (zero, native0), (one, _) = make_world(0), make_world(1)
 
     def send(change=None, raw=None):
-        request = {"from": 0, "token": zero.own.token, "channel": 0, "transport": "shm", "pid": os.getpid()}
-        request |= {f"{what}_fd": native0.bell_fd() for what in ("ring", "blocks", "bell")} | (change or {})
+        offered = dict(zip(("pid", "bell_fd", "ring_fd", "blocks_fd"), native0.shared(1, 0).split(), strict=True))
+        request = {"from": 0, "token": zero.own.token, "channel": 0, "transport": "shm"} | (change or {})
+        request["offer"] = " ".join(str(request.pop(name, value)) for name, value in offered.items())
         deadline = time.monotonic() + 60
         _, address, port = one.own.addresses[0]
         with socket.create_connection((address, port), 60) as sock:
@@ -175,16 +182,16 @@ def dial(make_world):
     ("change", "answer"),
     [
         ({"pid": 1}, "not the one it published"),
-        ({"pid": "1"}, "pid is not an integer"),
+        ({"pid": "one"}, "names no process and descriptors"),
         ({"ring_fd": 0}, "not shared memory"),
         ({"ring_fd": 1 << 20}, "opening /proc/.*JAXRING_SHM_DISABLE=1"),
-        ({"ring_fd": -1}, "descriptor is not an integer"),
+        ({"ring_fd": -1}, "names no process and descriptors"),
         ({"blocks_fd": 0}, "not shared memory"),
-        ({"bell_fd": None}, "descriptor is not an integer"),
+        ({"bell_fd": 1 << 31}, "descriptor is not an integer"),
         ({"from": 1}, "from is not an integer from 0 to 0"),
         ({"token": "old"}, "has been restarted"),
         ({"channel": 1 << 30}, "channel is not"),
-        ({"transport": "pigeon"}, "none of shm, tcp, control, resume, plugin, verbs"),
+        ({"transport": "pigeon"}, "none of shm, plugin, verbs, tcp, control, resume"),
     ],
 )
 def test_a_bad_request_is_answered_with_an_error(dial, change, answer):

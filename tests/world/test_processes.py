@@ -142,7 +142,7 @@ native = FakeNative()
 world = World(store, index, 2, native, 60, coordinator=state.coordinator)
 assert world.own.addresses[0][1] == "127.0.0.1"
 print(world.link(1 - index, 0))
-native.wait_for("shm_attach")
+native.wait_for("shm_finish", 2)
 store.set(f"done/{index}", b"1")
 store.get(f"done/{1 - index}", 60)
 world.close()

@@ -135,7 +135,7 @@ def test_what_fails_on_either_side_is_told_and_nothing_else_is_taken(make_world,
     worlds[side][1].fail_verbs = "rxe0 port 1: out of memory"
     with pytest.raises(JoinError, match=r"rxe0 port 1: out of memory\. JAXRING_NET=Socket takes TCP"):
         worlds[0][0].link(1, 0)
-    assert not worlds[0][1].named("tcp_attach")
+    assert not worlds[0][1].named("tcp_finish")
     worlds[side][1].fail_verbs = ""
     assert worlds[0][0].link(1, 0) == "verbs"
 

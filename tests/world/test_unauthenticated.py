@@ -21,7 +21,7 @@ def test_a_dialler_with_another_secret_is_refused(make_world):
     zero._published._secret = b"x" * 32
     with pytest.raises(JoinError, match="process 1 does not hold this job's secret"):
         zero.link(1, 0)
-    assert not native1.named("shm_attach")
+    assert not native1.named("shm_finish")
 
 
 def test_another_job_at_an_address_that_hosts_share_is_passed_over(make_world, tmp_path):
@@ -30,7 +30,7 @@ def test_another_job_at_an_address_that_hosts_share_is_passed_over(make_world, t
         shared = ("bridge", *theirs)
         zero._published._infos[1] = dataclasses.replace(one.own, addresses=(shared, *one.own.addresses))
         assert zero.link(1, 0) == "shm"
-        assert len(native1.named("shm_attach")) == 1
+        assert len(native1.wait_for("shm_finish")) == 1
         zero._published._infos[1] = dataclasses.replace(one.own, addresses=(shared,) * 2)
         with pytest.raises(JoinError, match="process 1 does not hold this job's secret"):
             zero.link(1, 1)
@@ -52,7 +52,7 @@ def test_unauthenticated_peers_neither_block_nor_enter(make_world, monkeypatch):
                     who = handshake.VIEWER if number % 8 == 3 else 0
                     sock.sendall(handshake._HELLO.pack(handshake.MAGIC, who, 1, b"n" * 32) + b"p" * 32)
         assert zero.link(1, 0) == "shm"
-        assert len(native1.named("shm_attach")) == 1
+        assert len(native1.wait_for("shm_finish")) == 1
     finally:
         for sock in peers:
             sock.close()
@@ -88,7 +88,7 @@ def test_links_are_made_during_a_flood(make_world):
         over.set()
         for thread in threads:
             thread.join()
-    assert len(native1.wait_for("tcp_attach", 8)) == 8
+    assert len(native1.wait_for("tcp_finish", 8)) == 8
 
 
 def test_unauthenticated_peers_wait_unless_a_link_is_expected(make_world, monkeypatch):

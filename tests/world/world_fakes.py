@@ -68,7 +68,7 @@ class FakeNative:
         self.sockets: dict[tuple[object, int, bool], socket.socket] = {}
         self.controls: list[socket.socket] = []
         self.changed = threading.Condition()
-        self.fail_attach = self.no_memory = ""
+        self.fail_shm = self.no_memory = ""
         # How many handshakes of TLS fail, and what they wait for before they do.
         self.fail_handshakes = 0
         self.hold = threading.Event()
@@ -82,6 +82,8 @@ class FakeNative:
         self.received: dict[str, int] = {}
         self.gone: set[str] = set()
         self._fds: list[int] = []
+        self._rings: dict[tuple[int, int], int] = {}
+        self._making: dict[tuple[int, int, bool], str] = {}  # the transport of each end that is not finished
         self._closed = False
         self._bell, self._blocks = self._memory("bell"), self._memory("blocks")
 
@@ -105,35 +107,6 @@ class FakeNative:
     def named(self, name: str) -> list[tuple[object, ...]]:
         return [call for call in self.calls if call[0] == name]
 
-    def bell_fd(self) -> int:
-        return self._bell
-
-    def shm_create(self, peer: int, channel: int) -> int:
-        fd = self._memory("ring")
-        os.pwrite(fd, f"ring to {peer} on {channel}".encode(), 0)
-        self._record("shm_create", peer, channel)
-        return fd
-
-    def shm_ring(self, peer: int, channel: int, bell_path: str) -> None:
-        os.close(os.open(bell_path, os.O_RDWR))
-        self._record("shm_ring", peer, channel)
-
-    def blocks_fd(self) -> int:
-        return self._blocks
-
-    def shm_attach(self, peer: int, channel: int, ring_path: str, blocks_path: str, bell_path: str) -> None:
-        if self.fail_attach:
-            raise RuntimeError(self.fail_attach)
-        for path in (blocks_path, bell_path):
-            os.close(os.open(path, os.O_RDWR))
-        content = pathlib.Path(ring_path).read_bytes().rstrip(b"\0").decode()
-        self._record("shm_attach", peer, channel, content)
-
-    def tcp_prepare(self, peer: int, channel: int, sending: bool) -> None:
-        if self.no_memory:
-            raise MemoryError(self.no_memory)
-        self._record("tcp_prepare", peer, channel, sending)
-
     def _shake(self, sock: socket.socket) -> None:
         with self.changed:
             fails = self.fail_handshakes > 0
@@ -142,19 +115,6 @@ class FakeNative:
             sock.close()
             self.hold.wait(60)
             raise RuntimeError("the TLS handshake failed: nonsense")
-
-    def tcp_attach(
-        self, peer: int, channel: int, *, fd: int, sending: bool, key: bytes, timeout_s: float, path: str
-    ) -> None:
-        sock = socket.socket(fileno=fd)
-        self._shake(sock)
-        assert not os.get_blocking(fd)
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        sock.settimeout(60)
-        self._keep((peer, channel, sending), sock)
-        self._record("tcp_attach", peer, channel, sending)
-        self._record("key", key)
-        self._record("path", path)
 
     def tls_load(self) -> str:
         if self.fail_tls:
@@ -215,27 +175,60 @@ class FakeNative:
     def verbs_ports(self):
         return self.ports, "" if self.ports else "there is no device"
 
-    def offered_load(self, transport, what):
-        self._record("offered_load", transport, what)
+    def connector_load(self, transport, what):
+        self._record("connector_load", transport, what)
         return what
 
-    def offered_offer(self, transport, peer, channel, sending, place):
-        if self.fail_verbs:
-            raise RuntimeError(self.fail_verbs)
-        self._record(f"{transport}_offer", peer, channel, sending, place)
-        return f"offer of {place.get('device', transport)}"
+    def connector_offer(self, transport, peer, channel, sending, place):
+        fail = {"verbs": self.fail_verbs, "shm": self.fail_shm if not sending else ""}.get(transport, "")
+        if fail:
+            raise RuntimeError(fail)
+        if self.no_memory:
+            raise MemoryError(self.no_memory)
+        with self.changed:
+            self._making[peer, channel, sending] = transport
+        self._record(f"{transport}_offer", peer, channel, sending, *([place] if place else []))
+        return self.shared(peer, channel) if transport == "shm" else f"offer of {place.get('device', transport)}"
 
-    def offered_prepare(self, transport, peer, channel, sending, offer):
+    def shared(self, peer: int, channel: int) -> str:
+        """An offer of shared memory. As in the engine, the next attempt has the ring of the one before."""
+        if (peer, channel) not in self._rings:
+            self._rings[peer, channel] = fd = self._memory("ring")
+            os.pwrite(fd, f"ring to {peer} on {channel}".encode(), 0)
+        return f"{os.getpid()} {self._bell} {self._rings[peer, channel]} {self._blocks}"
+
+    def connector_prepare(self, peer, channel, sending, offer):
+        transport = self._making[peer, channel, sending]
+        if transport == "shm":
+            pid, *fds = offer.split()
+            bell, *others = (pathlib.Path(f"/proc/{pid}/fd/{fd}") for fd in fds)
+            os.close(os.open(bell, os.O_RDWR))
+            offer = "" if sending else others[0].read_bytes().rstrip(b"\0").decode()
         self._record(f"{transport}_prepare", peer, channel, sending, offer)
 
-    def offered_finish(self, transport, peer, channel, sending, *, fd, timeout_s, path):
-        assert not os.get_blocking(fd)
+    def connector_finish(self, peer, channel, sending, *, fd, key, timeout_s, path):
+        with self.changed:
+            transport = self._making.pop((peer, channel, sending))
         sock = socket.socket(fileno=fd)
-        sock.settimeout(60)
-        self._keep((peer, channel, sending), sock)
+        if transport == "shm":  # which needs no connection
+            sock.close()
+        else:
+            if transport == "tcp":
+                self._shake(sock)
+            assert not os.get_blocking(fd)
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            sock.settimeout(60)
+            self._keep((peer, channel, sending), sock)
         self._record(f"{transport}_finish", peer, channel, sending)
+        if transport == "tcp":
+            self._record("key", key)
         self._record("path", path)
-        return "in words"
+        return "" if transport in ("shm", "tcp") else "in words"
+
+    def connector_forget(self, peer, channel, sending):
+        with self.changed:
+            if self._making.pop((peer, channel, sending), None):
+                self._record("connector_forget", peer, channel, sending)
 
     def link_offer(self, path, dialled, attempt, place):
         if path in self.gone:

@@ -21,9 +21,10 @@ def main() -> None:
     others = [p for p in range(count) if p != index]
     transports = [world.link(p, channel) for p in others for channel in (0, 1)]
     if set(transports) == {"shm"}:
-        seen = sorted(str(call[3]) for call in native.wait_for("shm_attach", len(transports)))
+        prepared = native.wait_for("shm_prepare", 2 * len(transports))
+        seen = sorted(str(rings) for _, _, _, sending, rings in prepared if not sending)
     else:
-        native.wait_for("tcp_attach", 2 * len(transports))
+        native.wait_for("tcp_finish", 2 * len(transports))
         for (_, channel, sending), sock in list(native.sockets.items()):
             if sending:
                 sock.sendall(b"%d/%d;" % (index, channel))

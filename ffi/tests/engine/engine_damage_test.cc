@@ -8,6 +8,7 @@
 
 #include "tests/support/cases.h"
 #include "tests/support/site4.h"
+#include "tests/support/tcp_links.h"
 
 namespace jaxring::test {
 namespace {
@@ -40,8 +41,8 @@ CASE("a damaged data connection") {
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
   const int between = dup(ends[0]);
-  job.engine(0).network().AddTcp(1, 7, std::make_unique<Stream>(ends[0]), true);
-  job.engine(1).network().AddTcp(0, 7, std::make_unique<Stream>(ends[1]), false);
+  LinkByTcp(job.engine(0).network(), 1, 7, ends[0], true);
+  LinkByTcp(job.engine(1).network(), 0, 7, ends[1], false);
   const std::vector<char> garbage(100, 'x');
   AllAreTold(&site, [&] { CHECK(send(between, garbage.data(), garbage.size(), MSG_NOSIGNAL) > 0); });
   close(between);

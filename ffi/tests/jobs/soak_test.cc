@@ -17,6 +17,7 @@
 
 #include "tests/support/forked.h"
 #include "tests/support/open_descriptors.h"
+#include "tests/support/tcp_links.h"
 #include "tests/support/values.h"
 
 namespace jaxring::test {
@@ -109,22 +110,20 @@ class Member {
     auto engine = std::make_unique<Engine>(options);
     Shown* shown[kProcesses];
     for (int p = 0; p < kProcesses; ++p) shown[p] = &board_->shown[p];
-    shown[process_]->doorbell = engine->network().doorbell().fd();
     shown[process_]->pid = getpid();
     std::vector<int> beside;  // the processes on the same host
     size_t next = 0;
     for (int p = 0; p < kProcesses; ++p) {
       if (p == process_) continue;
-      auto sending = std::make_unique<Stream>(descriptors[next]);
-      auto receiving = std::make_unique<Stream>(descriptors[next + 1]);
+      Descriptor sending(descriptors[next]), receiving(descriptors[next + 1]);
       engine->network().AddControl(p, std::make_unique<Stream>(descriptors[next + 2]));
       next += 3;
       if (epoch % 3 == 1 || (epoch % 3 == 2 && p / kHalf == process_ / kHalf)) {
         beside.push_back(p);
         continue;
       }
-      engine->network().AddTcp(p, 0, std::move(sending), true);
-      engine->network().AddTcp(p, 0, std::move(receiving), false);
+      LinkByTcp(engine->network(), p, 0, sending.Release(), true);
+      LinkByTcp(engine->network(), p, 0, receiving.Release(), false);
     }
     const auto over = [this, epoch] { return board_->epoch != epoch || board_->over; };
     const bool linked = LinkShared(process_, *engine, beside, shown, over);

@@ -9,14 +9,13 @@
 #include <cstring>
 #include <system_error>
 
+#include "tests/support/tcp_links.h"
 #include "tests/support/verbs_wire.h"
 
 namespace jaxring::test {
 namespace {
 
 void Pair(int* ends) { CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0); }
-
-std::string Path(int pid, int fd) { return "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd); }
 
 }  // namespace
 
@@ -28,25 +27,23 @@ void* SharedPages(size_t bytes) {
 
 bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Shown* const* shown,
                 const std::function<bool()>& over) {
-  const uint32_t slot = engine.network().links().slot_bytes();
-  shown[process]->blocks = engine.network().links().Blocks()->fd();
+  Network& network = engine.network();
   for (int p : peers) {
-    auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
-    const int fd = send->memory.fd();
-    engine.network().links().AddPending(p, 0, std::move(send));
-    shown[process]->ring[p] = fd + 1;
+    const std::string offer = network.connectors().Offer("shm", {p, 0, true}, {});
+    CHECK(offer.size() < sizeof shown[process]->offers[p]);
+    std::strcpy(shown[process]->offers[p], offer.c_str());
+    shown[process]->offered[p] = true;
   }
   for (int p : peers) {
     const Shown& peer = *shown[p];
-    Until([&] { return peer.ring[process] != 0 || over(); });
+    Until([&] { return peer.offered[process] || over(); });
     try {
-      auto doorbell = Doorbell::Open(Path(peer.pid, peer.doorbell));
-      auto recv = std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(peer.pid, peer.ring[process] - 1), slot),
-                                             doorbell.get());
-      recv->Map(BlockPool::Open(Path(peer.pid, peer.blocks), slot));
-      recv->notifier = std::move(doorbell);
-      engine.network().links().AddRecv(p, 0, std::move(recv));
-      engine.network().links().CompletePending(p, 0, Doorbell::Open(Path(peer.pid, peer.doorbell)));
+      network.connectors().Offer("shm", {p, 0, false}, {});
+      for (bool sending : {false, true}) {
+        // The offer of the peer's sending end has all that its receiving one's has.
+        network.connectors().Prepare({p, 0, sending}, peer.offers[process]);
+        network.AddLink({p, 0, sending}, Descriptor(), 0);
+      }
     } catch (const std::system_error&) {
       // The descriptors of a process that ended are gone, a moment before its end is reported.
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -90,7 +87,6 @@ void ForkedJob::Keep(int process) {
 }
 
 void ForkedJob::Begin(int process, Engine& engine) {
-  board_[process].shown.doorbell = engine.network().doorbell().fd();
   board_[process].shown.pid = getpid();
   for (int p = 0; p < processes_; ++p) {
     if (p != process) engine.network().AddControl(p, std::make_unique<Stream>(control_[process][p]));
@@ -110,8 +106,8 @@ void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
   }
   if (!VerbsDevices().empty()) return LinkVerbs(process, engine, peers);
   for (int p : peers) {
-    engine.network().AddTcp(p, 0, std::make_unique<Stream>(sending(process, p)), true);
-    engine.network().AddTcp(p, 0, std::make_unique<Stream>(receiving(process, p)), false);
+    LinkByTcp(engine.network(), p, 0, sending(process, p), true);
+    LinkByTcp(engine.network(), p, 0, receiving(process, p), false);
   }
 }
 

@@ -23,12 +23,12 @@ void Until(Condition condition) {
 // Zero-filled memory that a process shares with those that it forks later. It is never unmapped.
 void* SharedPages(size_t bytes);
 
-// The descriptors that a process of a job publishes in shared memory, so that the others can map them. Zero-filled at
-// first.
+// What a process of a job publishes in shared memory, so that the others can map its memory. Zero-filled at first.
 struct Shown {
   static constexpr int kMost = 8;
-  std::atomic<int> pid, doorbell, blocks;
-  std::atomic<int> ring[kMost];  // descriptors of its sending rings, plus 1
+  std::atomic<int> pid;
+  char offers[kMost][64];  // of its sending ends, by peer
+  std::atomic<bool> offered[kMost];
   std::atomic<bool> mapped;
 };
 // Links a process with `peers` by shared memory, over one channel, and returns when these have done the same. False if

@@ -9,14 +9,10 @@
 #include <algorithm>
 #include <condition_variable>
 
+#include "tests/support/tcp_links.h"
 #include "tests/support/verbs_wire.h"
 
 namespace jaxring::test {
-namespace {
-
-std::string Path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
-
-}  // namespace
 
 struct Ends::State {
   std::mutex mutex;
@@ -122,25 +118,25 @@ void Job::Cut(int a, int b) {
 }
 
 void Job::Share(int from, int to, int channel) {
-  Engine &sender = engine(from), &receiver = engine(to);
-  const uint32_t slot = sender.network().links().slot_bytes();
-  auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
-  const std::shared_ptr<BlockPool> blocks = sender.network().links().Blocks();
-  auto doorbell = Doorbell::Open(Path(sender.network().doorbell().fd()));
-  std::shared_ptr<RecvLink> recv;
+  Network &sender = engine(from).network(), &receiver = engine(to).network();
+  const LinkName sends{to, channel, true}, receives{from, channel, false};
+  const std::string ours = sender.connectors().Offer("shm", sends, {});
+  sender.connectors().Prepare(sends, receiver.connectors().Offer("shm", receives, {}));
+  sender.AddLink(sends, Descriptor(), 0);
 #if defined(__SANITIZE_THREAD__)
   // ThreadSanitizer identifies memory by its address, so both sides must use one mapping.
-  recv = std::shared_ptr<RecvLink>(new RecvLink("shm", send->memory.View(), doorbell.get()),
-                                   [send, blocks](RecvLink* link) { delete link; });
-  recv->Map(blocks->View());
-#else
-  recv = std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(send->memory.fd()), slot), doorbell.get());
-  recv->Map(BlockPool::Open(Path(blocks->fd()), slot));
-#endif
+  receiver.connectors().Forget(receives);
+  const std::shared_ptr<SendLink> send = sender.links().Send(to, channel);
+  auto doorbell = Doorbell::Open("/proc/self/fd/" + std::to_string(sender.doorbell().fd()));
+  auto recv = std::shared_ptr<RecvLink>(new RecvLink("shm", send->memory.View(), doorbell.get()),
+                                        [send](RecvLink* link) { delete link; });
+  if (send->blocks) recv->Map(send->blocks->View());
   recv->notifier = std::move(doorbell);
-  sender.network().links().AddPending(to, channel, std::move(send));
-  receiver.network().links().AddRecv(from, channel, std::move(recv));
-  sender.network().links().CompletePending(to, channel, Doorbell::Open(Path(receiver.network().doorbell().fd())));
+  receiver.links().AddRecv(from, channel, std::move(recv));
+#else
+  receiver.connectors().Prepare(receives, ours);
+  receiver.AddLink(receives, Descriptor(), 0);
+#endif
 }
 
 void Job::Connect(int from, int to, int channel) {
@@ -165,8 +161,8 @@ void Job::Connect(int from, int to, int channel) {
   CHECK(receiving >= 0);
   close(listener);
   sockets_.push_back({{from, to}, dup(sending)});
-  engine(to).network().AddTcp(from, channel, std::make_unique<Stream>(receiving), false);
-  engine(from).network().AddTcp(to, channel, std::make_unique<Stream>(sending), true);
+  LinkByTcp(engine(to).network(), from, channel, receiving, false);
+  LinkByTcp(engine(from).network(), to, channel, sending, true);
 }
 
 void Job::CutControl(int a, int b) { shutdown(controls_.at({std::min(a, b), std::max(a, b)}), SHUT_RDWR); }

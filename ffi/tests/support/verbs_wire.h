@@ -41,7 +41,7 @@ inline std::vector<verbs::EndpointOptions> VerbsDevices(const char* variable = "
   return devices;
 }
 
-inline OfferedTransport::Place PlaceOf(const verbs::EndpointOptions& options) {
+inline Connector::Place PlaceOf(const verbs::EndpointOptions& options) {
   return {{"device", options.device},
           {"port", std::to_string(options.port)},
           {"gid_index", std::to_string(options.gid_index)},
@@ -52,20 +52,20 @@ inline OfferedTransport::Place PlaceOf(const verbs::EndpointOptions& options) {
 }
 
 // Makes a link from process `from` to process `to` as jaxring/world/links.py does. Returns the sender's socket, for
-// tests that cut it. `path`: see Network::AddOffered.
+// tests that cut it. `path`: see Network::AddLink.
 inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int channel, const std::string& path = "") {
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
   const int cut = dup(fds[0]);
-  const std::string ours =
-      sender.network().transport("verbs").Offer(to, channel, true, PlaceOf(devices[from % devices.size()]));
-  const std::string theirs =
-      receiver.network().transport("verbs").Offer(from, channel, false, PlaceOf(devices[to % devices.size()]));
-  receiver.network().transport("verbs").Prepare(from, channel, false, ours);
-  sender.network().transport("verbs").Prepare(to, channel, true, theirs);
-  std::thread answering([&] { receiver.network().AddOffered("verbs", from, channel, false, fds[1], 30, path); });
-  sender.network().AddOffered("verbs", to, channel, true, fds[0], 30, path);
+  Connectors &here = sender.network().connectors(), &there = receiver.network().connectors();
+  const LinkName sends{to, channel, true}, receives{from, channel, false};
+  const std::string ours = here.Offer("verbs", sends, PlaceOf(devices[from % devices.size()]));
+  const std::string theirs = there.Offer("verbs", receives, PlaceOf(devices[to % devices.size()]));
+  there.Prepare(receives, ours);
+  here.Prepare(sends, theirs);
+  std::thread answering([&] { receiver.network().AddLink(receives, Descriptor(fds[1]), 30, "", path); });
+  sender.network().AddLink(sends, Descriptor(fds[0]), 30, "", path);
   answering.join();
   return cut;
 }
@@ -78,17 +78,17 @@ void LinkByVerbs(Engine& engine, int process, const std::vector<int>& peers, Fd 
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
   for (int p : peers) {
     for (bool sending : {true, false}) {
-      put(p, sending,
-          engine.network().transport("verbs").Offer(p, 0, sending, PlaceOf(devices[process % devices.size()])));
+      const Connector::Place place = PlaceOf(devices[process % devices.size()]);
+      put(p, sending, engine.network().connectors().Offer("verbs", {p, 0, sending}, place));
     }
   }
   // Each end waits for the other's offer, so all links are made concurrently.
   std::vector<std::thread> joining;
   for (int p : peers) {
     for (bool sending : {true, false}) {
-      engine.network().transport("verbs").Prepare(p, 0, sending, get(p, sending));
+      engine.network().connectors().Prepare({p, 0, sending}, get(p, sending));
       joining.emplace_back(
-          [=, &engine, own = fd(p, sending)] { engine.network().AddOffered("verbs", p, 0, sending, own, 30); });
+          [=, &engine, own = fd(p, sending)] { engine.network().AddLink({p, 0, sending}, Descriptor(own), 30); });
     }
   }
   for (auto& each : joining) each.join();

@@ -93,14 +93,19 @@ CASE("messages in blocks") {
   CHECK_EQ(pool.held(), 0u);
 }
 
+// A process's pool, which all its links have.
+std::shared_ptr<BlockPool> Blocks(Job& job, int process) {
+  return job.engine(process).network().links().Send(process == 0 ? 1 : 0, 0)->blocks;
+}
+
 uint32_t Held(Job& job) {
   uint32_t held = 0;
-  for (int p = 0; p < job.processes(); ++p) held += job.engine(p).network().links().Blocks()->held();
+  for (int p = 0; p < job.processes(); ++p) held += Blocks(job, p)->held();
   return held;
 }
 
 bool Used(Job& job, int process, uint32_t block) {
-  const char* data = job.engine(process).network().links().Blocks()->data(block);
+  const char* data = Blocks(job, process)->data(block);
   return std::any_of(data, data + kBytes, [](char byte) { return byte != 0; });
 }
 
@@ -109,11 +114,11 @@ CASE("operations") {
   Job job(4, Wire::kShared, kBytes);
   Site4 site(&job, kDirect, Sized(1000));
   std::vector<int> taken;
-  while (taken.empty() || taken.back() >= 0) taken.push_back(job.engine(1).network().links().Blocks()->Take(1));
+  while (taken.empty() || taken.back() >= 0) taken.push_back(Blocks(job, 1)->Take(1));
   for (int i = 0; i < 20; ++i) site.RunOk();
   CHECK(Used(job, 0, 0) && !Used(job, 1, 0) && Used(job, 2, 0) && Used(job, 3, 0));
   CHECK_EQ(Held(job), kBlocks);
-  for (uint32_t block = 0; block < kBlocks; ++block) job.engine(1).network().links().Blocks()->Leave(block, 1);
+  for (uint32_t block = 0; block < kBlocks; ++block) Blocks(job, 1)->Leave(block, 1);
   for (int i = 0; i < 20; ++i) site.RunOk();
   CHECK(Used(job, 1, 0));
   CHECK_EQ(Held(job), 0u);
@@ -139,11 +144,11 @@ CASE("failures give blocks back") {
 // Each epoch has its own blocks.
 CASE("renewal") {
   Job job(4, Wire::kShared, kBytes);
-  const std::shared_ptr<BlockPool> before = job.engine(0).network().links().Blocks();
+  const std::shared_ptr<BlockPool> before = Blocks(job, 0);
   CHECK(before->Take(1) == 0);
   for (int p = 0; p < job.processes(); ++p) job.engine(p).Halt("this test renews");
   job.Renew(1);
-  CHECK(job.engine(0).network().links().Blocks() != before && Held(job) == 0);
+  CHECK(Blocks(job, 0) != before && Held(job) == 0);
   Site4 site(&job, kDirect, Sized(1000));
   site.RunOk();
   CHECK(Used(job, 0, 0));

@@ -10,7 +10,7 @@
 
 #include "tests/support/cases.h"
 #include "transport/core/doorbell.h"
-#include "transport/plugin/plugin_link.h"
+#include "transport/plugin/plugin_connector.h"
 
 namespace jaxring::test {
 namespace {
@@ -40,23 +40,24 @@ struct Ended {
 // Both ends of a link from `sender` to `receiver`, in one process. The poller is destroyed first, as in an engine.
 struct Pair {
   explicit Pair(int version) {
-    for (PluginLinks* links : {&sender, &receiver}) {
+    for (PluginConnector* links : {&sender, &receiver}) {
       CHECK_EQ(links->LoadVersion(TEST_NET_PLUGIN, version),
                "Test TCP (ABI v" + std::to_string(version) + ", 2 device(s): tcp0 tcp1)");
     }
     int fds[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
-    const std::string from = sender.Offer(1, 3, true, {}), to = receiver.Offer(0, 3, false, {});
-    sender.Prepare(1, 3, true, to);
-    receiver.Prepare(0, 3, false, from);
-    std::thread accepting([&] { there = receiver.Finish(&poller, 0, 3, false, fds[1], 60, received.Callback()); });
-    here = sender.Finish(&poller, 1, 3, true, fds[0], 60, sent.Callback());
+    const auto from = sender.Offer({1, 3, true}, {}), to = receiver.Offer({0, 3, false}, {});
+    from->Prepare(to->offer());
+    to->Prepare(from->offer());
+    std::thread accepting(
+        [&] { there = to->Finish({&poller, Descriptor(fds[1]), 60, "", received.Callback(), nullptr}); });
+    here = from->Finish({&poller, Descriptor(fds[0]), 60, "", sent.Callback(), nullptr});
     accepting.join();
   }
 
   std::unique_ptr<Doorbell> doorbell = Doorbell::Create();
   Ended sent, received;
-  PluginLinks sender{{kSlot, doorbell.get(), nullptr}}, receiver{{kSlot, doorbell.get(), nullptr}};
+  PluginConnector sender{{kSlot, doorbell.get(), nullptr, {}}}, receiver{{kSlot, doorbell.get(), nullptr, {}}};
   JoinedLink here, there;
   Poller poller{[] {}};
 };
@@ -128,12 +129,12 @@ CASE("plugins that are refused") {
   Says([] { NetPlugin::Load("/nowhere/at/all.so"); }, "cannot be loaded: /nowhere/at/all.so");
   Says([] { NetPlugin::Load("libm.so.6"); }, "exports none of ncclNetPlugin_v6 to ncclNetPlugin_v12");
   auto doorbell = Doorbell::Create();
-  PluginLinks links({kSlot, doorbell.get(), nullptr});
-  Says([&] { links.Offer(0, 0, true, {}); }, "no network plugin is loaded");
+  PluginConnector links({kSlot, doorbell.get(), nullptr, {}});
+  Says([&] { links.Offer({0, 0, true}, {}); }, "no network plugin is loaded");
   links.Load(TEST_NET_PLUGIN);
-  links.Offer(0, 0, true, {});
-  Says([&] { links.Prepare(0, 0, true, "00 Another"); }, "the network plugins differ: Test TCP here, Another there");
-  Says([&] { links.Prepare(0, 0, true, "00 Test TCP"); }, "address cannot be read");
+  const auto link = links.Offer({0, 0, true}, {});
+  Says([&] { link->Prepare("00 Another"); }, "the network plugins differ: Test TCP here, Another there");
+  Says([&] { link->Prepare("00 Test TCP"); }, "address cannot be read");
 }
 
 CASE("each version of the interface carries messages") {

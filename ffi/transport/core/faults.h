@@ -68,6 +68,11 @@ class FaultyStream final : public Stream {
   std::string held_;  // a reordered write: sent after the next one
 };
 
+// The `link` of the constructors above: each connection of a process has faults of its own.
+inline uint64_t FaultsOf(int process, int channel) {
+  return static_cast<uint64_t>(process) << 16 | static_cast<uint64_t>(channel);
+}
+
 // Wraps a connection in a FaultyStream if the plan has any faults.
 std::unique_ptr<Stream> WithFaults(std::unique_ptr<Stream> stream, const FaultPlan& plan, uint64_t link);
 

@@ -7,9 +7,10 @@ namespace jaxring {
 
 void Links::InjectFaults(SendLink& link, int peer, int channel) const {
   if (!faults_.any() || link.transport == "tcp") return;
-  link.faults = std::make_unique<Faults>(faults_, static_cast<uint64_t>(peer) << 16 | static_cast<uint64_t>(channel));
+  link.faults = std::make_unique<Faults>(faults_, FaultsOf(peer, channel));
   link.ll.set_faults(link.faults.get());
   link.simple.set_faults(link.faults.get());
+  link.blocks.reset();  // faults apply to payloads in slots only
 }
 
 void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
@@ -21,50 +22,12 @@ void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
   own_doorbell_->Notify();
 }
 
-void Links::AddPending(int peer, int channel, std::shared_ptr<SendLink> link) {
-  MutexLock lock(mutex_);
-  pending_[{peer, channel}] = std::move(link);
-}
-
-void Links::CompletePending(int peer, int channel, std::unique_ptr<Doorbell> doorbell) {
-  MutexLock lock(mutex_);
-  std::shared_ptr<SendLink> link = std::move(pending_.at({peer, channel}));
-  pending_.erase({peer, channel});
-  link->ll.set_on_publish(doorbell.get());
-  link->simple.set_on_publish(doorbell.get());
-  link->doorbell = doorbell.get();
-  link->notifier = std::move(doorbell);
-  InjectFaults(*link, peer, channel);
-  // Faults apply to payloads in slots only.
-  if (!link->faults) link->blocks = blocks_;
-  send_[{peer, channel}] = std::move(link);
-  own_doorbell_->Notify();
-}
-
 void Links::AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link) {
   {
     MutexLock lock(mutex_);
     recv_[{peer, channel}] = std::move(link);
   }
   own_doorbell_->Notify();
-}
-
-void Links::Prepare(int peer, int channel, bool sending) {
-  LinkMemory memory = LinkMemory::Anonymous(slot_bytes_);
-  MutexLock lock(mutex_);
-  prepared_.try_emplace({peer, channel, sending}, std::move(memory));
-}
-
-LinkMemory Links::TakePrepared(int peer, int channel, bool sending) {
-  MutexLock lock(mutex_);
-  auto node = prepared_.extract({peer, channel, sending});
-  return node ? std::move(node.mapped()) : LinkMemory::Anonymous(slot_bytes_);
-}
-
-std::shared_ptr<BlockPool> Links::Blocks() {
-  MutexLock lock(mutex_);
-  if (!blocks_) blocks_ = std::make_shared<BlockPool>(BlockPool::Create(slot_bytes_));
-  return blocks_;
 }
 
 std::shared_ptr<SendLink> Links::Send(int peer, int channel) const {
@@ -184,18 +147,14 @@ bool Links::MayBring(int peer) const {
 }
 
 void Links::Clear(const std::string& reason) {
-  decltype(send_) send, pending;
+  decltype(send_) send;
   decltype(recv_) recv;
   decltype(local_) local;
-  decltype(prepared_) prepared;
   {
     MutexLock lock(mutex_);
     send.swap(send_);
-    pending.swap(pending_);
     recv.swap(recv_);
     local.swap(local_);
-    prepared.swap(prepared_);
-    blocks_.reset();
   }
   for (auto& [key, link] : send) link->end.Close(reason);
   for (auto& [key, link] : recv) link->end.Close(reason);
@@ -204,8 +163,12 @@ void Links::Clear(const std::string& reason) {
 
 size_t Links::MemoryBytes() const {
   MutexLock lock(mutex_);
+  size_t blocks = 0;  // of one pool, which all links have that have one
+  for (const auto& [key, link] : send_) {
+    if (link->blocks) blocks = link->blocks->bytes();
+  }
   return (send_.size() + recv_.size() + local_.size()) * (LLShape().bytes() + SimpleShape(slot_bytes_).bytes()) +
-         (blocks_ ? blocks_->bytes() : 0);
+         blocks;
 }
 
 }  // namespace jaxring

@@ -22,17 +22,7 @@ class Links {
 
   uint32_t slot_bytes() const { return slot_bytes_; }
   void AddSend(int peer, int channel, std::shared_ptr<SendLink> link);
-  // AddPending takes a shared-memory link that the peer has not mapped yet; CompletePending puts it into service with
-  // the peer's doorbell.
-  void AddPending(int peer, int channel, std::shared_ptr<SendLink> link);
-  void CompletePending(int peer, int channel, std::unique_ptr<Doorbell> doorbell);
   void AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link);
-  // Prepare allocates memory for one end of a link, so that nothing can fail once both processes have agreed on it.
-  // TakePrepared returns that memory, or new memory if none was prepared.
-  void Prepare(int peer, int channel, bool sending);
-  LinkMemory TakePrepared(int peer, int channel, bool sending);
-  // This process's blocks for payloads that go to several processes of the host. Made at first use, kept until Clear.
-  std::shared_ptr<BlockPool> Blocks();
   // nullptr while there is none. A receiving link appears when the peer dials.
   std::shared_ptr<SendLink> Send(int peer, int channel) const;
   std::shared_ptr<RecvLink> Recv(int peer, int channel) const;
@@ -73,11 +63,8 @@ class Links {
   const FaultPlan faults_;
   mutable Mutex mutex_;
   std::map<std::pair<int, int>, std::shared_ptr<SendLink>> send_ JAXRING_GUARDED_BY(mutex_);
-  std::map<std::pair<int, int>, std::shared_ptr<SendLink>> pending_ JAXRING_GUARDED_BY(mutex_);
   std::map<std::pair<int, int>, std::shared_ptr<RecvLink>> recv_ JAXRING_GUARDED_BY(mutex_);
   std::map<std::tuple<int, int, int>, LocalLink> local_ JAXRING_GUARDED_BY(mutex_);
-  std::map<std::tuple<int, int, bool>, LinkMemory> prepared_ JAXRING_GUARDED_BY(mutex_);
-  std::shared_ptr<BlockPool> blocks_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

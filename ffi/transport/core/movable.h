@@ -58,7 +58,7 @@ class MovableLink : public Movable {
 
   // From now on the link is suspended, and not ended, when its ports fail.
   virtual void SetMovable() = 0;
-  // Begins an attempt: makes an end at a place, as OfferedTransport::Offer does, beside the present one.
+  // Begins an attempt: makes an end at a place, as Connector::Offer does, beside the present one.
   virtual std::string Offer(uint64_t attempt, const Place& place) = 0;
   virtual void Prepare(uint64_t attempt, const std::string& peer_offer) = 0;
   // Waits until something has crossed the new ports and come back, `timeout_s` at most.

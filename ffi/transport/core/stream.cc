@@ -8,6 +8,10 @@
 
 namespace jaxring {
 
+std::string EndOfSocket(const std::string& why, Ending ending) {
+  return ending == Ending::kNoGoodbye ? why + " without a word" : why;
+}
+
 Ending EndingOf(int error) {
   switch (error) {
     case ETIMEDOUT:

@@ -24,6 +24,8 @@ enum class Ending : uint32_t {
 };
 // The ending of a connection that failed with this errno.
 Ending EndingOf(int error);
+// Why a connection ended, with how where it ended without a goodbye.
+std::string EndOfSocket(const std::string& why, Ending ending);
 // Part of the reason of an ended connection whose ends disagree about the bytes sent on it.
 inline constexpr const char* kAltered = "what came is not what the peer sent";
 

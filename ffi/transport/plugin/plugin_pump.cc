@@ -16,12 +16,12 @@ constexpr auto kPatience = std::chrono::seconds(5);
 
 }  // namespace
 
-PluginPump::PluginPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
+PluginPump::PluginPump(std::shared_ptr<NetPlugin> plugin, void* comm, Descriptor socket, Poller* poller,
                        std::shared_ptr<void> link, LinkEnd* end, size_t message_bytes, Notifier* own_doorbell,
                        OnEnd on_end)
     : plugin_(std::move(plugin)),
       comm_(comm),
-      fd_(fd),
+      socket_(std::move(socket)),
       poller_(poller),
       link_(std::move(link)),
       end_(end),
@@ -37,8 +37,6 @@ void PluginPump::Register() { registration_ = plugin_->Register(comm_, memory_.d
 
 void PluginPump::Deregister() { plugin_->Deregister(comm_, registration_); }
 
-PluginPump::~PluginPump() { close(fd_); }
-
 PluginSendPump::~PluginSendPump() {
   Deregister();
   plugin_->CloseSend(comm_);
@@ -53,7 +51,7 @@ void PluginPump::End(const std::string& why) {
   if (ended()) return;
   const Ending ending = heard_ == word_.size() ? Ending::kGoodbye : Ending::kNoGoodbye;
   end_->Close(why, ending);
-  shutdown(fd_, SHUT_RDWR);  // the peer sees the end, and the poller drops this pump
+  shutdown(socket_.get(), SHUT_RDWR);  // the peer sees the end, and the poller drops this pump
   own_doorbell_->Notify();
   if (on_end_) on_end_(why, ending);
 }
@@ -76,7 +74,7 @@ bool PluginPump::Turn() {
 void PluginPump::OnEvents(uint32_t) {
   MutexLock lock(mutex_);
   while (heard_ < word_.size()) {
-    ssize_t n = recv(fd_, word_.data() + heard_, word_.size() - heard_, MSG_DONTWAIT);
+    ssize_t n = recv(socket_.get(), word_.data() + heard_, word_.size() - heard_, MSG_DONTWAIT);
     if (n > 0) {
       heard_ += static_cast<size_t>(n);
       continue;
@@ -86,12 +84,12 @@ void PluginPump::OnEvents(uint32_t) {
   }
   // Nothing more is read from a peer that has said goodbye or has ended.
   gone_ = true;
-  poller_->Remove(fd_);
+  poller_->Remove(socket_.get());
 }
 
-PluginSendPump::PluginSendPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
+PluginSendPump::PluginSendPump(std::shared_ptr<NetPlugin> plugin, void* comm, Descriptor socket, Poller* poller,
                                const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, OnEnd on_end)
-    : PluginPump(std::move(plugin), comm, fd, poller, link, &link->end,
+    : PluginPump(std::move(plugin), comm, std::move(socket), poller, link, &link->end,
                  sizeof(WireHeader) + link->memory.ring(Protocol::kSimple).shape().payload_bytes, own_doorbell,
                  std::move(on_end)),
       ll_(link->memory.ring(Protocol::kLL), own_doorbell),
@@ -156,12 +154,12 @@ void PluginSendPump::SayGoodbye() {
   }
   MutexLock lock(mutex_);
   if (!ended()) [[maybe_unused]]
-    ssize_t n = send(fd_, &count_, sizeof count_, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t n = send(socket_.get(), &count_, sizeof count_, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-PluginRecvPump::PluginRecvPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
+PluginRecvPump::PluginRecvPump(std::shared_ptr<NetPlugin> plugin, void* comm, Descriptor socket, Poller* poller,
                                const std::shared_ptr<RecvLink>& link, Notifier* own_doorbell, OnEnd on_end)
-    : PluginPump(std::move(plugin), comm, fd, poller, link, &link->end,
+    : PluginPump(std::move(plugin), comm, std::move(socket), poller, link, &link->end,
                  sizeof(WireHeader) + link->memory.ring(Protocol::kSimple).shape().payload_bytes, own_doorbell,
                  std::move(on_end)),
       ll_(link->memory.ring(Protocol::kLL), own_doorbell),
@@ -221,7 +219,7 @@ bool PluginRecvPump::Finished() {
 
 void PluginRecvPump::SayGoodbye() {
   MutexLock lock(mutex_);
-  [[maybe_unused]] ssize_t n = send(fd_, &count_, sizeof count_, MSG_DONTWAIT | MSG_NOSIGNAL);
+  [[maybe_unused]] ssize_t n = send(socket_.get(), &count_, sizeof count_, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 }  // namespace jaxring

@@ -1,4 +1,4 @@
-// Carries one link's messages over a plugin's connection. The thread of PluginLinks calls it.
+// Carries one link's messages over a plugin's connection. The thread of PluginConnector calls it.
 #pragma once
 
 #include <sys/epoll.h>
@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/mutex.h"
 #include "transport/core/link.h"
 #include "transport/core/poller.h"
@@ -23,9 +24,8 @@ class PluginPump : public Poller::Handler {
  public:
   using Clock = std::chrono::steady_clock;
   // Keeps `link` alive, which owns `end`.
-  PluginPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller, std::shared_ptr<void> link,
-             LinkEnd* end, size_t message_bytes, Notifier* own_doorbell, OnEnd on_end);
-  ~PluginPump() override;
+  PluginPump(std::shared_ptr<NetPlugin> plugin, void* comm, Descriptor socket, Poller* poller,
+             std::shared_ptr<void> link, LinkEnd* end, size_t message_bytes, Notifier* own_doorbell, OnEnd on_end);
   // Called on the plugin's thread: makes all progress that is possible now. Returns whether anything moved.
   bool Turn();
   // Called on the poller's thread: the peer has sent something on the control connection, or has closed it.
@@ -52,7 +52,7 @@ class PluginPump : public Poller::Handler {
 
   const std::shared_ptr<NetPlugin> plugin_;
   void* const comm_;
-  const int fd_;
+  const Descriptor socket_;  // the control connection
   Poller* poller_;
   std::shared_ptr<void> link_;
   LinkEnd* end_;
@@ -73,7 +73,7 @@ class PluginPump : public Poller::Handler {
 
 class PluginSendPump final : public PluginPump {
  public:
-  PluginSendPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
+  PluginSendPump(std::shared_ptr<NetPlugin> plugin, void* comm, Descriptor socket, Poller* poller,
                  const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, OnEnd on_end);
   ~PluginSendPump() override;
   // Waits until all published messages have been sent, for some seconds at most.
@@ -94,7 +94,7 @@ class PluginSendPump final : public PluginPump {
 
 class PluginRecvPump final : public PluginPump {
  public:
-  PluginRecvPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
+  PluginRecvPump(std::shared_ptr<NetPlugin> plugin, void* comm, Descriptor socket, Poller* poller,
                  const std::shared_ptr<RecvLink>& link, Notifier* own_doorbell, OnEnd on_end);
   ~PluginRecvPump() override;
   void SayGoodbye() override;

@@ -223,4 +223,9 @@ std::unique_ptr<Stream> MakeTlsStream(int fd, const std::string& key, bool diall
   return stream;
 }
 
+std::unique_ptr<Stream> MakeStream(Descriptor socket, const std::string& key, bool dialled, double timeout_s) {
+  if (key.empty()) return std::make_unique<Stream>(socket.Release());
+  return MakeTlsStream(socket.Release(), key, dialled, timeout_s);
+}
+
 }  // namespace jaxring

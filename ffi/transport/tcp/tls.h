@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/descriptor.h"
 #include "transport/core/stream.h"
 
 namespace jaxring {
@@ -15,5 +16,7 @@ std::string LoadTls();
 // Encrypts a connection after a handshake with the peer, which calls this, too; exactly one of them has `dialled`. Owns
 // `fd`, even if it throws. Throws std::runtime_error if the peer has another key, is gone or does not answer in time.
 std::unique_ptr<Stream> MakeTlsStream(int fd, const std::string& key, bool dialled, double timeout_s);
+// The same where there is a key; without one the plain connection.
+std::unique_ptr<Stream> MakeStream(Descriptor socket, const std::string& key, bool dialled, double timeout_s);
 
 }  // namespace jaxring

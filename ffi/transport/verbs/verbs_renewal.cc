@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "transport/verbs/verbs.h"
-#include "transport/verbs/verbs_join.h"
+#include "transport/verbs/verbs_connector.h"
 
 namespace jaxring {
 namespace {

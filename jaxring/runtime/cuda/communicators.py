@@ -23,8 +23,8 @@ from jaxring.settings import settings
 from jaxring.topology import detect
 from jaxring.world import identity
 from jaxring.world.join import World
-from jaxring.world.links import memory_path
 from jaxring.world.store import JaxStore
+from jaxring.world.transports.shm import memory_path
 
 logger = logging.getLogger("jaxring.runtime")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxring.world.transports.record import Offered, Own, load
+from jaxring.world.transports.record import Own, Transport, load
 
 if TYPE_CHECKING:
     from jaxring.settings import Settings
     from jaxring.world.identity import ProcessInfo
 
 
-class Plugin(Offered):
+class Plugin(Transport):
     name = "plugin"
     words = "network plugin"
 

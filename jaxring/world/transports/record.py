@@ -1,4 +1,4 @@
-"""What a transport is whose links are set up by offers: one record for each, exported by the transport's module."""
+"""What a transport is: one record for each, exported by the transport's module."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from jaxring.errors import JoinError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator, Mapping
 
     from jaxring.settings import Settings
@@ -29,17 +30,18 @@ class Own:
     rails: tuple[Rail, ...] = ()
 
 
-class Offered(abc.ABC):
-    """A transport whose two ends exchange addresses, each a text, over an authenticated connection.
+class Transport(abc.ABC):
+    """What carries the messages of a link. The link's ends exchange offers, each a text, over an authenticated
+    connection, which the engine then has: it may carry the messages, or say by its end that the peer is gone.
 
-    That connection stays open as long as the link: its end means that the peer is gone. ``name`` is the engine's
-    (``ffi/network/transports.cc``), ``words`` is what logs and errors say. ``mend``: what the user can do where a link
-    fails.
+    ``name`` is the engine's (``ffi/network/connectors.cc``), ``words`` is what logs and errors say. ``mend``: what the
+    user can do where a link fails. ``by_addresses``: a link can go on over other addresses of its peer.
     """
 
     name: str
     words: str
     mend: str = SOCKETS_INSTEAD
+    by_addresses: bool = False
 
     def load(self, own: Own) -> str:
         """Loads what the settings ask for, and describes it; "" where there is nothing. Raises JoinError."""
@@ -48,7 +50,7 @@ class Offered(abc.ABC):
 
     @abc.abstractmethod
     def joins(self, settings: Settings, own: ProcessInfo, peer: ProcessInfo) -> bool:
-        """Whether messages between these two processes of different hosts travel by it; the same seen from both.
+        """Whether messages between these two processes can travel by it; the same seen from both.
 
         Raises JoinError where the settings ask for it and the two cannot.
         """
@@ -71,32 +73,45 @@ class Offered(abc.ABC):
         del own, kind, channel
         return {}
 
+    def ready(self, sock: socket.socket, settings: Settings) -> None:
+        """Sets what is to be set on the connection of a link that this process sends on. Raises JoinError, OSError."""
+        del sock, settings
+
+    def check(self, peer: ProcessInfo, offer: str) -> None:
+        """Raises JoinError, or ValueError for nonsense, where the engine must not take this offer of the peer's."""
+        del peer, offer
+
 
 @dataclasses.dataclass(frozen=True)
 class Offering:
-    """This process's end of one link. ``kind`` must be the same on both ends. The methods raise RuntimeError."""
+    """This process's end of one link. ``kind`` must be the same on both ends. The methods raise RuntimeError, and
+    MemoryError where the engine gets no memory for it."""
 
-    transport: Offered
+    transport: Transport
     kind: str
     place: Mapping[str, str]
     native: Native
 
     def offer(self, peer: int, channel: int, sending: bool) -> str:
         """Makes this end; returns what the peer needs to know."""
-        return self.native.offered_offer(self.transport.name, peer, channel, sending, dict(self.place))
+        return self.native.connector_offer(self.transport.name, peer, channel, sending, dict(self.place))
 
     def prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
         """Gives this end the peer's offer."""
-        self.native.offered_prepare(self.transport.name, peer, channel, sending, offer)
+        self.native.connector_prepare(peer, channel, sending, offer)
 
-    def finish(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float, path: str) -> str:
-        """Puts the link into service, takes ownership of the socket `fd`, and describes the link.
+    def finish(
+        self, peer: int, channel: int, sending: bool, *, fd: int, key: bytes, timeout_s: float, path: str
+    ) -> str:
+        """Puts the link into service, takes ownership of the socket `fd`, and describes the link, or returns "".
 
-        `path`: see `jaxring.world.failover`.
+        `key`: of TLS, b"" where the settings do not ask for it. `path`: see `jaxring.world.failover`.
         """
-        return self.native.offered_finish(
-            self.transport.name, peer, channel, sending, fd=fd, timeout_s=timeout_s, path=path
-        )
+        return self.native.connector_finish(peer, channel, sending, fd=fd, key=key, timeout_s=timeout_s, path=path)
+
+    def forget(self, peer: int, channel: int, sending: bool) -> None:
+        """Drops this end where the link is not made."""
+        self.native.connector_forget(peer, channel, sending)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +138,6 @@ class PortPairs:
 def load(native: Native, transport: str, what: str, asked: str) -> str:
     """Has the engine's half load ``what``. JoinError, with the setting that ``asked`` for it, where it cannot."""
     try:
-        return native.offered_load(transport, what)
+        return native.connector_load(transport, what)
     except RuntimeError as error:
         raise JoinError(f"{asked}: {error}.") from error

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.errors import JoinError
 from jaxring.topology import rdma
-from jaxring.world.transports.record import Offered, Own
+from jaxring.world.transports.record import Own, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jaxring.world.identity import ProcessInfo
 
 
-class Verbs(Offered):
+class Verbs(Transport):
     name = "verbs"
     words = "RDMA"
 

@@ -21,6 +21,7 @@
 #include "tests/cuda/host/cuda_host_gpu.h"
 #include "tests/support/check.h"
 #include "tests/support/schedules.h"
+#include "tests/support/tcp_links.h"
 #include "tests/support/verbs_wire.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -116,7 +117,7 @@ inline void LinkProcesses(Processes& here) {
   }
   for (int p : peers) {
     for (bool sending : {true, false}) {
-      here.engine->network().AddTcp(p, 0, std::make_unique<Stream>(fd(p, sending)), sending);
+      LinkByTcp(here.engine->network(), p, 0, fd(p, sending), sending);
     }
   }
 }

@@ -46,15 +46,17 @@ void Report(const char* which, const LinkEnd& end, bool* said) {
 
 void Run(uint32_t slot_bytes, int recv_fd, int send_fd) {
   Engine engine(EngineOptions{1, slot_bytes, 20});
-  const OfferedTransport::Place device = PlaceOf(VerbsDevices().at(0));
-  std::cout << "recv " << engine.network().transport("verbs").Offer(1, 0, false, device) << std::endl;
-  std::cout << "send " << engine.network().transport("verbs").Offer(1, 0, true, device) << std::endl;
+  Network& network = engine.network();
+  const Connector::Place device = PlaceOf(VerbsDevices().at(0));
+  const LinkName from{1, 0, false}, to{1, 0, true};
+  std::cout << "recv " << network.connectors().Offer("verbs", from, device) << std::endl;
+  std::cout << "send " << network.connectors().Offer("verbs", to, device) << std::endl;
   std::string sender, receiver;
   CHECK(std::getline(std::cin, sender) && std::getline(std::cin, receiver));
-  engine.network().transport("verbs").Prepare(1, 0, false, sender);
-  engine.network().transport("verbs").Prepare(1, 0, true, receiver);
-  engine.network().AddOffered("verbs", 1, 0, false, recv_fd, 30);
-  engine.network().AddOffered("verbs", 1, 0, true, send_fd, 30);
+  network.connectors().Prepare(from, sender);
+  network.connectors().Prepare(to, receiver);
+  network.AddLink(from, Descriptor(recv_fd), 30);
+  network.AddLink(to, Descriptor(send_fd), 30);
   std::cout << "ready" << std::endl;
   const auto recv = engine.network().links().Recv(1, 0);
   const auto send = engine.network().links().Send(1, 0);

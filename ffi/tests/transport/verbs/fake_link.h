@@ -14,7 +14,7 @@
 #include "tests/support/check.h"
 #include "tests/transport/verbs/fake_ibverbs.h"
 #include "transport/core/doorbell.h"
-#include "transport/verbs/verbs_join.h"
+#include "transport/verbs/verbs_connector.h"
 
 namespace jaxring::test {
 
@@ -53,13 +53,16 @@ inline int Socket(int* other) {
 struct FakeLink {
   FakeLink() {
     Fake();
-    const std::string from = join.Offer(1, 0, true, Place(0)), to = join.Offer(0, 0, false, Place(0));
-    join.Prepare(1, 0, true, to);
-    join.Prepare(0, 0, false, from);
+    const auto from = connector.Offer({1, 0, true}, Place(0)), to = connector.Offer({0, 0, false}, Place(0));
+    from->Prepare(to->offer());
+    to->Prepare(from->offer());
     int there;
     const int here = Socket(&there);
-    sender = join.Finish(&poller, 1, 0, true, here, 60, [this](const std::string&, Ending how) { ending = how; });
-    receiver = join.Finish(&poller, 0, 0, false, there, 60, [](const std::string&, Ending) {});
+    const auto agreed = [this](int fd, OnEnd on_end) {
+      return Agreed{&poller, Descriptor(fd), 60, "", std::move(on_end), nullptr};
+    };
+    sender = from->Finish(agreed(here, [this](const std::string&, Ending how) { ending = how; }));
+    receiver = to->Finish(agreed(there, [](const std::string&, Ending) {}));
     sender.movable->SetMovable();
     receiver.movable->SetMovable();
   }
@@ -115,7 +118,7 @@ struct FakeLink {
   std::unique_ptr<Doorbell> doorbell = Doorbell::Create();
   BusyPollers busy_pollers;
   std::atomic<Ending> ending{Ending::kGoodbye};
-  VerbsJoin join{{4096, doorbell.get(), &busy_pollers}};
+  VerbsConnector connector{{4096, doorbell.get(), &busy_pollers, {}}};
   JoinedLink sender, receiver;
   Poller poller{[] {}};
 };

@@ -9,54 +9,38 @@
 // many messages it has sent.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "base/condition_variable.h"
 #include "base/mutex.h"
-#include "transport/core/link.h"
-#include "transport/core/offered.h"
-#include "transport/core/poller.h"
+#include "transport/core/connector.h"
 #include "transport/plugin/net_plugin.h"
 
 namespace jaxring {
 
 class PluginPump;
 
-class PluginLinks final : public OfferedTransport {
+class PluginConnector final : public Connector {
  public:
-  explicit PluginLinks(const OfferedOptions& options)
+  explicit PluginConnector(const ConnectorOptions& options)
       : slot_bytes_(options.slot_bytes), own_doorbell_(options.own_doorbell) {}
-  ~PluginLinks() override;
+  ~PluginConnector() override;
 
   std::string Load(const std::string& name) override { return LoadVersion(name, 0); }
   // The same with one version of the interface; 0: the newest that the plugin has.
   std::string LoadVersion(const std::string& name, int only);
-  std::string Offer(int peer, int channel, bool sending, const Place& place) override;
-  void Prepare(int peer, int channel, bool sending, const std::string& peer_offer) override;
-  JoinedLink Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
-                    OnEnd on_end) override;
+  std::unique_ptr<OfferedLink> Offer(const LinkName& link, const Place& place) override;
   // Wakes the thread, since there is something for it to do.
   void Wake();
 
  private:
-  struct Pending {
-    std::shared_ptr<NetPlugin> plugin;
-    void* listening = nullptr;
-    std::array<char, NetPlugin::kHandleBytes> handle{};
-    int device = 0;
-    ~Pending();
-  };
-  using Key = std::tuple<int, int, bool>;
-  std::shared_ptr<Pending> Take(const Key& key, bool keep);
-  void* Join(Pending& pending, bool sending, double timeout_s);
+  class Offered;
+  // Has the thread serve it.
+  void Serve(std::shared_ptr<PluginPump> pump);
   void Run();
 
   uint32_t slot_bytes_;
@@ -64,7 +48,6 @@ class PluginLinks final : public OfferedTransport {
   Mutex mutex_;
   ConditionVariable wake_;
   std::shared_ptr<NetPlugin> plugin_ JAXRING_GUARDED_BY(mutex_);
-  std::map<Key, std::shared_ptr<Pending>> pending_ JAXRING_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<PluginPump>> pumps_ JAXRING_GUARDED_BY(mutex_);
   std::thread thread_;
   std::atomic<bool> stop_{false}, woken_{false};
