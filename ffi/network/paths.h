@@ -34,7 +34,7 @@ class Paths {
   };
 
   // `limit_s`: so long after its connection was lost the peer counts as unreachable. `get_state`: see ResumableStream.
-  explicit Paths(double limit_s, ResumableStream::GetState get_state = GetTcpState)
+  explicit Paths(double limit_s, TcpWatch::GetState get_state = GetTcpState)
       : limit_(limit_s), get_state_(std::move(get_state)) {}
 
   // Makes a connection resumable. The stream must be destroyed before this object is. Throws std::invalid_argument
@@ -89,7 +89,7 @@ class Paths {
   std::string Check(const End& end, Entry& entry, Movable& connection, Time now) JAXRING_REQUIRES(mutex_);
 
   const std::chrono::duration<double> limit_;
-  const ResumableStream::GetState get_state_;
+  const TcpWatch::GetState get_state_;
   mutable Mutex mutex_;  // taken before that of a stream or link
   ConditionVariable news_;
   bool closed_ JAXRING_GUARDED_BY(mutex_) = false;

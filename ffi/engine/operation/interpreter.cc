@@ -47,7 +47,7 @@ Progress Interpreter::Advance(Operation& op, Lane& lane, int budget) {
   bool moved = false;
   while (true) {
     if (op.failed() || lane.tile >= lane.tiles) {
-      if (lane.block >= 0) LeaveBlock(lane);
+      if (lane.block.index >= 0) LeaveBlock(lane);
       lane.done = true;
       return Progress::kDone;
     }
@@ -162,8 +162,8 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   // The value of several messages is computed in a block, in the local destination, or in the lane's staging memory if
   // the destination has another element type. They are sent from there.
   if (in_block) {
-    work.destinations.push_back({lane.blocks->data(lane.block), send_partial});
-    lane.value = lane.blocks->data(lane.block);
+    work.destinations.push_back({lane.block.pool->data(lane.block.index), send_partial});
+    lane.value = lane.block.pool->data(lane.block.index);
   } else if (message_sends > 1) {
     if (work.destinations.empty() || work.destinations[0].partial != send_partial) {
       const size_t widest = std::max(plan.partial_bytes, plan.result_bytes());

@@ -134,7 +134,7 @@ void Interpreter::Publish(Operation& op, Lane& lane, uint32_t entry, RingSender&
   if (plan.ranks[id.dst].process != plan.process) lane.sent_bytes += bytes;
   if (checksums_) message.checksum = Crc32c(in_block ? lane.value : ring.payload(position), bytes);
   if (in_block) {
-    ring.PublishBlock(position, static_cast<uint32_t>(lane.block), id, message);
+    ring.PublishBlock(position, static_cast<uint32_t>(lane.block.index), id, message);
   } else {
     ring.Publish(position, id, message);
   }
@@ -154,17 +154,17 @@ bool Interpreter::TakeBlock(Operation& op, Lane& lane, const Step& step, uint32_
     ++readers;
   }
   if (readers < 2) return false;
-  lane.block = blocks->Take(messages + 1);
-  if (lane.block < 0) return false;
-  lane.holds = messages + 1;
-  lane.blocks = std::move(blocks);
+  lane.block.index = blocks->Take(messages + 1);
+  if (lane.block.index < 0) return false;
+  lane.block.holds = messages + 1;
+  lane.block.pool = std::move(blocks);
   return true;
 }
 
 void Interpreter::LeaveBlock(Lane& lane) {
-  lane.blocks->Leave(lane.block, lane.holds);
-  lane.blocks.reset();
-  lane.block = -1;
+  lane.block.pool->Leave(lane.block.index, lane.block.holds);
+  lane.block.pool.reset();
+  lane.block.index = -1;
 }
 
 bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements) {
@@ -178,12 +178,12 @@ bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t
     RingSender* ring;
     uint64_t position;
     if (!Reserve(op, lane, entry, &ring, &position)) return false;
-    const bool in_block = lane.block >= 0 && lane.flows[table.flow[entry]].send->blocks == lane.blocks;
+    const bool in_block = lane.block.index >= 0 && lane.flows[table.flow[entry]].send->blocks == lane.block.pool;
     if (!in_block) std::memcpy(ring->payload(position), lane.value, bytes);
     Publish(op, lane, entry, *ring, position, bytes, in_block);
-    if (in_block) --lane.holds;  // this reference is the receiver's now
+    if (in_block) --lane.block.holds;  // this reference is the receiver's now
   }
-  if (lane.block >= 0) LeaveBlock(lane);
+  if (lane.block.index >= 0) LeaveBlock(lane);
   return true;
 }
 

@@ -82,6 +82,13 @@ struct Flow {
   uint16_t sent = 0, received = 0;
 };
 
+// A block that the value of a step is in.
+struct HeldBlock {
+  std::shared_ptr<BlockPool> pool;
+  int index = -1;      // in the pool; -1: there is none
+  uint32_t holds = 0;  // references to it: one for the lane, and one for each message that it has yet to send
+};
+
 struct Lane {
   uint32_t local = 0;  // index into Plan::locals and Operation::participants
   uint16_t number = 0;
@@ -92,9 +99,7 @@ struct Lane {
   bool made = false;
   uint32_t sends_done = 0;
   const char* value = nullptr;
-  std::shared_ptr<BlockPool> blocks;
-  int block = -1;
-  uint32_t holds = 0;  // references to the block: one for the lane, and one for each message that it has yet to send
+  HeldBlock block;
   std::vector<char> staging, scratch;
   std::vector<uint64_t> scratch_elements;
   std::vector<Flow> flows;

@@ -21,7 +21,7 @@ constexpr int kBioSourceSink = 0x0400, kBioFlush = 11;         // BIO_meth_new, 
 using PskClient = unsigned (*)(Ssl*, const char*, char*, unsigned, unsigned char*, unsigned);
 using PskServer = unsigned (*)(Ssl*, const char*, unsigned char*, unsigned);
 
-struct Api {
+struct ContextApi {
   const void* (*TLS_method)();
   Context* (*SSL_CTX_new)(const void*);
   long (*SSL_CTX_ctrl)(Context*, int, long, void*);
@@ -29,6 +29,9 @@ struct Api {
   int (*SSL_CTX_set_ciphersuites)(Context*, const char*);
   void (*SSL_CTX_set_psk_client_callback)(Context*, PskClient);
   void (*SSL_CTX_set_psk_server_callback)(Context*, PskServer);
+};
+
+struct ConnectionApi {
   Ssl* (*SSL_new)(Context*);
   void (*SSL_free)(Ssl*);
   void (*SSL_set_bio)(Ssl*, Bio*, Bio*);
@@ -43,6 +46,9 @@ struct Api {
   int (*SSL_write)(Ssl*, const void*, int);
   int (*SSL_get_error)(const Ssl*, int);
   int (*SSL_key_update)(Ssl*, int);
+};
+
+struct BioApi {
   int (*BIO_get_new_index)();
   BioMethod* (*BIO_meth_new)(int, const char*);
   int (*BIO_meth_set_read)(BioMethod*, int (*)(Bio*, char*, int));
@@ -54,9 +60,15 @@ struct Api {
   void (*BIO_set_init)(Bio*, int);
   void (*BIO_set_flags)(Bio*, int);
   void (*BIO_clear_flags)(Bio*, int);
+};
+
+struct ErrorApi {
   unsigned long (*ERR_get_error)();
   void (*ERR_clear_error)();
   const char* (*ERR_reason_error_string)(unsigned long);
+};
+
+struct Api : ContextApi, ConnectionApi, BioApi, ErrorApi {
   const char* (*OpenSSL_version)(int);
 };
 

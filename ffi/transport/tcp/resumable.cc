@@ -6,21 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 namespace jaxring {
 namespace {
 
-// The peer's kernel may have the last of these bytes without its process being able to read them: an incomplete record
-// of TLS.
-constexpr uint64_t kSlack = 32 * 1024;
-constexpr uint64_t kSmallest = 128 * 1024;
 // What each end writes first on a connection that goes on.
 constexpr char kResumed = 'r';
 
@@ -45,13 +40,12 @@ int NeverReady() {
 }  // namespace
 
 ResumableStream::ResumableStream(std::unique_ptr<Stream> first, Poller* poller, std::function<void()> on_destroyed,
-                                 GetState get_state)
+                                 TcpWatch::GetState get_state)
     : Stream(Duplicate(first->fd())),
       poller_(poller),
       on_destroyed_(std::move(on_destroyed)),
-      get_state_(std::move(get_state)),
       stream_(std::move(first)),
-      kept_(kSmallest) {
+      watch_(std::move(get_state)) {
   NeverReady();  // so that it throws here if it has to
 }
 
@@ -67,13 +61,6 @@ void ResumableStream::Lose() {
   poller_->Replace(fd(), NeverReady());
 }
 
-void ResumableStream::Put(const char* data, size_t bytes) {
-  const size_t at = written_ % kept_.size(), part = std::min(bytes, kept_.size() - at);
-  std::memcpy(kept_.data() + at, data, part);
-  std::memcpy(kept_.data(), data + part, bytes - part);
-  written_ += bytes;
-}
-
 void ResumableStream::Confirm() {
   if (confirmed_ || suspended_at_ != Time{}) return;
   char none;
@@ -82,44 +69,19 @@ void ResumableStream::Confirm() {
 }
 
 size_t ResumableStream::MakeRoom(size_t bytes) {
-  const uint64_t after = written_ + bytes;
   int queued = 0;
   // Of what was written to it, not acknowledged yet. A socket that cannot tell gives up nothing.
-  if (after - first_ > kept_.size() && confirmed_ && suspended_at_ == Time{} &&
-      ioctl(stream_->fd(), SIOCOUTQ, &queued) == 0) {
-    const uint64_t needed = static_cast<uint64_t>(queued) + kSlack;
-    if (sent_ > needed) first_ = std::max(first_, sent_ - needed);
+  if (!kept_.HasRoom(bytes) && confirmed_ && suspended_at_ == Time{} && ioctl(stream_->fd(), SIOCOUTQ, &queued) == 0) {
+    kept_.Release(static_cast<uint64_t>(queued));
   }
-  if (after - first_ <= kept_.size()) return bytes;
-  try {
-    std::vector<char> more(std::bit_ceil(after - first_));
-    for (uint64_t n = first_; n < written_;) {
-      const size_t from = n % kept_.size(), to = n % more.size();
-      const size_t part = std::min({static_cast<size_t>(written_ - n), kept_.size() - from, more.size() - to});
-      std::memcpy(more.data() + to, kept_.data() + from, part);
-      n += part;
-    }
-    kept_ = std::move(more);
-  } catch (const std::bad_alloc&) {
-    return kept_.size() - static_cast<size_t>(written_ - first_);
-  }
-  return bytes;
-}
-
-void ResumableStream::Keep(const iovec* parts, int count, size_t bytes) {
-  for (int i = 0; i < count && bytes > 0; ++i) {
-    const size_t part = std::min(bytes, parts[i].iov_len);
-    Put(static_cast<const char*>(parts[i].iov_base), part);
-    bytes -= part;
-  }
+  return kept_.MakeRoom(bytes);
 }
 
 bool ResumableStream::FlushLocked() {
   if (suspended_at_ != Time{}) return false;
-  while (sent_ < written_) {
-    const size_t at = sent_ % kept_.size();
-    const size_t part = std::min(static_cast<size_t>(written_ - sent_), kept_.size() - at);
-    const ssize_t n = stream_->Write(kept_.data() + at, part);
+  while (!kept_.all_sent()) {
+    const std::string_view part = kept_.unsent();
+    const ssize_t n = stream_->Write(part.data(), part.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && IsTransient(errno)) return false;
     if (n < 0 && CanGoOn()) {
@@ -128,7 +90,7 @@ bool ResumableStream::FlushLocked() {
     }
     // A connection that has ended is found by the caller's next write or read.
     if (n < 0) return true;
-    sent_ += static_cast<uint64_t>(n);
+    kept_.Sent(static_cast<size_t>(n));
   }
   return true;
 }
@@ -151,7 +113,7 @@ ssize_t ResumableStream::Write(const iovec* parts, int count) {
     Lose();
   }
   if (count == 1 && parts[0].iov_len == 1 && MakeRoom(1) == 1) {
-    Keep(parts, count, 1);
+    kept_.Add(parts, count, 1);
     return 1;
   }
   errno = EAGAIN;
@@ -175,8 +137,8 @@ ssize_t ResumableStream::WriteConnection(const iovec* parts, int count) {
   }
   const ssize_t n = stream_->Write(taken, count);
   if (n > 0) {
-    Keep(taken, count, static_cast<size_t>(n));
-    sent_ = written_;
+    kept_.Add(taken, count, static_cast<size_t>(n));
+    kept_.Sent(static_cast<size_t>(n));
   }
   return n;
 }
@@ -272,22 +234,18 @@ uint64_t ResumableStream::Drain(uint64_t attempt) {
 void ResumableStream::Resume(uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received) {
   MutexLock lock(mutex_);
   CheckAttempt(attempt);
-  if (stream_ || received < first_ || received > written_) {
+  if (stream_ || !kept_.GoOnFrom(received)) {
     throw std::invalid_argument("this connection cannot go on after byte " + std::to_string(received) +
-                                ": what is kept begins with byte " + std::to_string(first_) + " of " +
-                                std::to_string(written_));
+                                ": what is kept begins with byte " + std::to_string(kept_.first()) + " of " +
+                                std::to_string(kept_.written()));
   }
   // The new socket has room for it. Where that has failed already, reading it says so, and the next attempt mends it.
   [[maybe_unused]] const ssize_t n = next->Write(&kResumed, 1);
   poller_->Replace(fd(), next->fd());
   stream_ = std::move(next);
-  first_ = sent_ = received;
   confirmed_ = foreign_ = false;
   suspended_at_ = {};
-  state_ = {};
-  unanswered_since_ = {};
-  trickle_ = {};
-  sending_us_ = 0;
+  watch_.Begin();
   poller_->TellResumed(fd());
 }
 
@@ -321,38 +279,23 @@ bool ResumableStream::IsDelivered() {
   MutexLock lock(mutex_);
   Confirm();
   int queued = 0;
-  return suspended_at_ == Time{} && confirmed_ && sent_ == written_ &&
+  return suspended_at_ == Time{} && confirmed_ && kept_.all_sent() &&
          (ioctl(fd(), SIOCOUTQ, &queued) != 0 || queued == 0);
 }
 
 void ResumableStream::Observe(Time now) {
   MutexLock lock(mutex_);
-  TcpState state;
-  state_ = suspended_at_ == Time{} && get_state_(fd(), &state) ? std::optional(state) : std::nullopt;
-  state_at_ = now;
-  if (!state_ || !(state_->unacked || state_->probes)) {
-    unanswered_since_ = {};
-  } else if (unanswered_since_ == Time{}) {
-    unanswered_since_ = now;
-  }
+  suspended_at_ == Time{} ? watch_.Look(fd(), now) : watch_.LookAway(now);
 }
 
 bool ResumableStream::IsSilent(std::chrono::milliseconds limit) const {
   MutexLock lock(mutex_);
-  // The last acknowledgement alone says nothing of a connection that had nothing to send since.
-  if (suspended_at_ != Time{} || !state_ || state_->last_ack < limit) return false;
-  // Where the peer has no room nothing is under way, but the kernel's questions whether there is room again.
-  return ((state_->unacked && state_->retransmits) || state_->probes) && state_at_ - unanswered_since_ >= limit;
+  return suspended_at_ == Time{} && watch_.IsSilent(limit);
 }
 
 bool ResumableStream::IsTrickling(Time now) {
   MutexLock lock(mutex_);
-  if (suspended_at_ != Time{} || !trickle_.IsDue(now) || !state_) return false;
-  // Otherwise it had nothing to send, or the peer's process was what it waited for.
-  const int64_t sending_us = state_->busy_us - state_->full_us;
-  const bool busy = static_cast<double>(sending_us - sending_us_) > 0.9e6 * trickle_.SecondsSince(now);
-  sending_us_ = sending_us;
-  return trickle_.Look(now, state_->acked, busy, state_->queued);
+  return suspended_at_ == Time{} && watch_.IsTrickling(now);
 }
 
 }  // namespace jaxring

@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,19 +30,17 @@
 #include "transport/core/movable.h"
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
-#include "transport/core/trickle.h"
-#include "transport/tcp/tcp_totals.h"
+#include "transport/tcp/kept_bytes.h"
+#include "transport/tcp/tcp_watch.h"
 
 namespace jaxring {
 
 class ResumableStream final : public Stream, public Movable {
  public:
-  using GetState = std::function<bool(int fd, TcpState* state)>;
-
   // Its descriptor stays the same from connection to connection. `poller`: the one that watches the descriptor.
   // The destructor calls `on_destroyed` first. `get_state` is GetTcpState, but in tests.
   ResumableStream(std::unique_ptr<Stream> first, Poller* poller, std::function<void()> on_destroyed = nullptr,
-                  GetState get_state = GetTcpState);
+                  TcpWatch::GetState get_state = GetTcpState);
   ~ResumableStream() override;
 
   // While there is no connection these say EAGAIN, but a single byte is always taken. The poller's handler hears of the
@@ -87,17 +84,14 @@ class ResumableStream final : public Stream, public Movable {
   // Reads whether the peer has resumed. Loses a connection that has ended before.
   void Confirm() JAXRING_REQUIRES(mutex_);
   bool FlushLocked() JAXRING_REQUIRES(mutex_);
-  // Makes room for so many bytes to be kept. Returns how many there is room for: fewer where there is no memory.
+  // As KeptBytes::MakeRoom, of what the peer's kernel has acknowledged first.
   size_t MakeRoom(size_t bytes) JAXRING_REQUIRES(mutex_);
   ssize_t WriteConnection(const iovec* parts, int count) JAXRING_REQUIRES(mutex_);
-  void Keep(const iovec* parts, int count, size_t bytes) JAXRING_REQUIRES(mutex_);
-  void Put(const char* data, size_t bytes) JAXRING_REQUIRES(mutex_);
   ssize_t ReadConnection(void* to, size_t bytes) JAXRING_REQUIRES(mutex_);
   void CheckAttempt(uint64_t attempt) const JAXRING_REQUIRES(mutex_);
 
   Poller* const poller_;
   const std::function<void()> on_destroyed_;
-  const GetState get_state_;
   mutable Mutex mutex_;
   std::unique_ptr<Stream> stream_ JAXRING_GUARDED_BY(mutex_);  // null from Drain to Resume
   Time suspended_at_ JAXRING_GUARDED_BY(mutex_){};
@@ -107,21 +101,12 @@ class ResumableStream final : public Stream, public Movable {
   bool confirmed_ JAXRING_GUARDED_BY(mutex_) = true;  // the peer has resumed on this connection
   bool foreign_ JAXRING_GUARDED_BY(mutex_) = false;   // something else has come on it, which nobody reads
   std::string why_ JAXRING_GUARDED_BY(mutex_);
-  // The byte with number n is at n modulo the size. Kept are those from `first_` to `written_`; those from `sent_` on
-  // have not been written to this connection.
-  std::vector<char> kept_ JAXRING_GUARDED_BY(mutex_);
-  uint64_t first_ JAXRING_GUARDED_BY(mutex_) = 0;
-  uint64_t sent_ JAXRING_GUARDED_BY(mutex_) = 0;
-  uint64_t written_ JAXRING_GUARDED_BY(mutex_) = 0;
+  KeptBytes kept_ JAXRING_GUARDED_BY(mutex_);
   // Of what was read, `received_` bytes, this has not been taken by the reader.
   std::vector<char> pending_ JAXRING_GUARDED_BY(mutex_);
   size_t pending_begin_ JAXRING_GUARDED_BY(mutex_) = 0;
   uint64_t received_ JAXRING_GUARDED_BY(mutex_) = 0;
-  std::optional<TcpState> state_ JAXRING_GUARDED_BY(mutex_);
-  Time state_at_ JAXRING_GUARDED_BY(mutex_){};
-  Time unanswered_since_ JAXRING_GUARDED_BY(mutex_){};
-  Trickle trickle_ JAXRING_GUARDED_BY(mutex_);
-  int64_t sending_us_ JAXRING_GUARDED_BY(mutex_) = 0;  // as of the last look
+  TcpWatch watch_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

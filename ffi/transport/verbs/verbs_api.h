@@ -12,30 +12,41 @@ struct sockaddr;
 namespace jaxring::verbs {
 
 // The functions of libibverbs, under its names without their prefix.
-struct Api {
+struct DeviceApi {
   Device** (*get_device_list)(int* count);
   void (*free_device_list)(Device**);
   Context* (*open_device)(Device*);
   int (*close_device)(Context*);
   int (*query_port)(Context*, uint8_t port, PortAttributes*);
   int (*query_gid)(Context*, uint8_t port, int index, Gid*);
+};
+
+struct MemoryApi {
   Pd* (*alloc_pd)(Context*);
   int (*dealloc_pd)(Pd*);
   Mr* (*reg_mr)(Pd*, void*, size_t, int access);
   // nullptr where the library is older than rdma-core 34.
   Mr* (*reg_dmabuf_mr)(Pd*, uint64_t offset, size_t, uint64_t iova, int fd, int access);
   int (*dereg_mr)(Mr*);
+};
+
+struct CompletionApi {
   CompletionChannel* (*create_comp_channel)(Context*);
   int (*destroy_comp_channel)(CompletionChannel*);
   Cq* (*create_cq)(Context*, int entries, void* user, CompletionChannel*, int vector);
   int (*destroy_cq)(Cq*);
   int (*get_cq_event)(CompletionChannel*, Cq**, void** user);
   void (*ack_cq_events)(Cq*, unsigned count);
+  const char* (*wc_status_str)(int status);
+};
+
+struct QueuePairApi {
   Qp* (*create_qp)(Pd*, QpInit*);
   int (*modify_qp)(Qp*, QpAttributes*, int mask);
   int (*destroy_qp)(Qp*);
-  const char* (*wc_status_str)(int status);
 };
+
+struct Api : DeviceApi, MemoryApi, CompletionApi, QueuePairApi {};
 
 // The functions of librdmacm, likewise.
 struct CmApi {
