@@ -189,8 +189,8 @@ void BindPorts(nanobind::module_& m) {
 
 }  // namespace
 
-Engine& Running() {
-  Engine* engine = RunningEngine();
+ProcessEngine& Running() {
+  ProcessEngine* engine = RunningEngine();
   if (engine == nullptr) throw std::runtime_error("jaxring's engine is not running");
   return *engine;
 }

@@ -9,7 +9,7 @@
 namespace jaxring {
 
 // The engine of this module. Throws std::runtime_error where there is none.
-Engine& Running();
+ProcessEngine& Running();
 
 void BindLinks(nanobind::module_& m);
 

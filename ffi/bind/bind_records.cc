@@ -16,17 +16,17 @@ namespace {
 
 // Nothing where the engine does not run.
 std::vector<Arrivals> TakeArrivals() {
-  Engine* engine = RunningEngine();
+  ProcessEngine* engine = RunningEngine();
   return engine == nullptr ? std::vector<Arrivals>{} : engine->network().peers().TakeArrivals();
 }
 
 std::optional<OperationRecord> RecordAt(uint64_t number) {
-  Engine* engine = RunningEngine();
+  ProcessEngine* engine = RunningEngine();
   return engine == nullptr ? std::nullopt : engine->recorder().At(number);
 }
 
 std::vector<OperationRecord> Records(uint64_t after) {
-  Engine* engine = RunningEngine();
+  ProcessEngine* engine = RunningEngine();
   return engine == nullptr ? std::vector<OperationRecord>{} : engine->recorder().After(after);
 }
 

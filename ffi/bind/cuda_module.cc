@@ -84,7 +84,7 @@ NB_MODULE(JAXRING_MODULE, m) {
         options.checksums = checksums;
         options.faults = FaultPlan::From(faults);
         options.link_timeout_s = link_timeout_s;
-        Engine& engine = StartEngine(options);
+        ProcessEngine& engine = StartEngine(options);
         StartRuntime(engine.network(), engine.options().checksums, process);
       },
       nb::arg("process"), nb::arg("slot_bytes"), nb::arg("link_timeout_s") = 10.0, nb::arg("checksums") = false,

@@ -36,7 +36,7 @@ namespace {
 
 nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   nb::typed<nb::dict, nb::str, nb::int_> result;
-  Engine* engine = RunningEngine();
+  ProcessEngine* engine = RunningEngine();
   if (engine == nullptr) return result;
   const EngineCounters& c = engine->counters();
   result["sites"] = c.sites.load();
@@ -186,7 +186,7 @@ NB_MODULE(_native, m) {
         "Says that a program with these specs has been compiled: calls that are instantiated later belong to others.");
   m.def("counters", &Counters, "What the engine has counted so far.");
   m.def(
-      "wait_policy", [] { return Running().waits().Describe(); },
+      "wait_policy", [] { return Running().workers().waits().current().Describe(); },
       "How threads wait at the moment, such as \"poll for 300 us, ..., then sleep\".");
   BindRecords(m);
   m.def(

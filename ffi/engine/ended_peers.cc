@@ -25,8 +25,8 @@ std::string NameOf(const Plan& plan, int process) {
 Status Engine::Loss(const Operation& op, int self, int peer, const LinkEnd& link) {
   // A process that fails and then ends reports both; the failure is the cause. OnFailure has not failed this
   // operation if it runs on its launching thread, since it is not among the active ones then.
-  if (auto failure = network_.failures().Find(op.key())) return *std::move(failure);
-  PeerEnd known = network_.peers().EndOf(op.plan().ranks[peer].process);
+  if (auto failure = network_->failures().Find(op.key())) return *std::move(failure);
+  PeerEnd known = network_->peers().EndOf(op.plan().ranks[peer].process);
   // The link's own end is the cause only if the peer reported nothing before.
   if (known.reason.empty()) {
     known.reason = link.reason;
@@ -69,21 +69,21 @@ void Engine::FailCrashed(Operation& op, const std::map<int, Crash>& crashes, Clo
   if (lost.size() > kDescribed) text += "; and " + std::to_string(lost.size() - kDescribed) + " more processes";
   const Ending ending = lost.front().crash.ending;
   op.Fail(Status::Error(LostCode(ending),
-                        text + ". " + network_.peers().EndOf(lost.front().process).last_seen + LostHint(ending)));
+                        text + ". " + network_->peers().EndOf(lost.front().process).last_seen + LostHint(ending)));
 }
 
 void Engine::FailLeft(Operation& op, const std::set<int>& left) {
   if (op.failed() || op.plan().held_back()) return;
   for (const Operation::Wait& wait : op.Waits()) {
     const int process = op.plan().ranks[wait.peer].process;
-    if (left.count(process) == 0 || network_.links().MayBring(process)) continue;
+    if (left.count(process) == 0 || network_->links().MayBring(process)) continue;
     op.Fail(Loss(op, wait.self, wait.peer, {}));
     return;
   }
 }
 
 bool Engine::MayDoWithout(Operation& op, int process) {
-  if (network_.links().MayBring(process)) return true;
+  if (network_->links().MayBring(process)) return true;
   const std::vector<Operation::Wait> waits = op.Waits();
   return std::none_of(waits.begin(), waits.end(),
                       [&](const Operation::Wait& wait) { return op.plan().ranks[wait.peer].process == process; });

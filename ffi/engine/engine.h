@@ -1,20 +1,17 @@
-// The engine of a process: a few worker threads execute the lanes of all operations in flight, and sleep when no lane
-// can make progress.
+// The engine of a process: it launches the operations of call sites and ends them, over a network that it is given.
 #pragma once
 
 #include <atomic>
-#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "engine/counters.h"
 #include "engine/halting.h"
 #include "engine/heartbeats/resource_sampler.h"
 #include "engine/heartbeats/stall_watch.h"
@@ -30,7 +27,8 @@
 #include "engine/sites.h"
 #include "engine/threads/completion.h"
 #include "engine/threads/cpu_placement.h"
-#include "engine/threads/wait_policy.h"
+#include "engine/workers/counters.h"
+#include "engine/workers/workers.h"
 #include "network/network.h"
 
 namespace jaxring {
@@ -39,7 +37,8 @@ class Site;
 
 class Engine : private NetworkClient {
  public:
-  explicit Engine(EngineOptions options);
+  using MakeNetwork = std::function<std::unique_ptr<Network>(NetworkClient* client)>;
+  Engine(EngineOptions options, const MakeNetwork& make_network);
   ~Engine() override;
   Engine(const Engine&) = delete;
 
@@ -50,7 +49,7 @@ class Engine : private NetworkClient {
   // reused.
   [[gnu::hot]] void Launch(std::span<Started> ops, bool help);
 
-  Network& network() { return network_; }
+  Network& network() { return *network_; }
   CompletionPool& completions() { return completions_; }
   Recorder& recorder() { return recorder_; }
   const WaitReporter& reporter() const { return reporter_; }
@@ -59,8 +58,7 @@ class Engine : private NetworkClient {
   // For the log; at most one for each call site.
   Warnings& warnings() { return warnings_; }
   const EngineOptions& options() const { return options_; }
-  // How its threads wait at the moment.
-  const WaitPolicy& waits() const { return waits_.current(); }
+  Workers& workers() { return workers_; }
 
   // Closed by Abort.
   PythonQueues& python() { return python_; }
@@ -105,16 +103,11 @@ class Engine : private NetworkClient {
 
   // Ends the workers and the network's thread.
   void StopThreads();
-  void Work();
-  // Moves the messages of full rings to the unexpected-message queue.
-  void TakeOverFullRings();
   [[gnu::hot]] void Begin(std::span<Started> ops, bool help);
   // Executes operations on the launching thread, and polls for their peers for a short time. True if all ended.
   [[gnu::hot]] bool ExecuteHere(std::span<Started> ops);
   // Hands the operations that have not ended to the workers.
   [[gnu::hot]] void HandOver(std::span<Started> ops);
-  // Wakes up to `count` workers for operations that have become active.
-  void WakeWorkers(int count);
   // Advances every lane of an operation once; true if any made progress.
   [[gnu::hot]] bool Execute(const std::shared_ptr<Operation>& op);
   [[gnu::hot]] void Finish(const std::shared_ptr<Operation>& op);
@@ -143,30 +136,22 @@ class Engine : private NetworkClient {
   void SendHeartbeats(Clock::time_point now);
 
   EngineOptions options_;
-  // Peers ring the network's doorbell when they send a message or free a slot; only workers with operations in flight
-  // sleep on it. The other workers sleep on `idle_`, so that a message for a thread that is polling costs its sender no
-  // system call.
-  Network network_;
-  const std::unique_ptr<Doorbell> idle_;
+  const std::unique_ptr<Network> network_;
   Interpreter interpreter_;
   CompletionPool completions_;
   Recorder recorder_;
   ResourceSampler resources_;
   const std::unique_ptr<OperandSaver> saver_;  // null unless asked for
   EngineCounters counters_;
-  std::atomic<bool> stop_{false};
   Halting halting_;
   ActiveOperations active_;
   Sites sites_;
   Warnings warnings_;
   const WaitReporter reporter_;
-  StallWatch stalls_;  // the poller's thread only
-
-  WaitPolicies waits_;
+  StallWatch stalls_;  // the network's thread only
   WaiterPlacement placement_;
-
   PythonQueues python_;
-  std::vector<std::thread> workers_;  // the last member, like the network's thread: they use everything above
+  Workers workers_;  // the last member: like the network's thread they use everything above
 };
 
 }  // namespace jaxring

@@ -41,21 +41,21 @@ ControlFrame Engine::Heartbeat(Clock::time_point now) {
 }
 
 void Engine::SendHeartbeats(Clock::time_point now) {
-  if (network_.peers().HasPeers()) {
-    const auto sample = resources_.Sample(now, network_.links(), [this] { return network_.paths().Count(); });
+  if (!options_.stepped && network_->peers().HasPeers()) {
+    const auto sample = resources_.Sample(now, network_->links(), [this] { return network_->CountPaths(); });
     if (sample) {
       recorder_.Keep(*sample);
-      network_.peers().KeepOwn(*sample);
+      network_->peers().KeepOwn(*sample);
     }
   }
-  if (!network_.peers().HeartbeatIsDue(now)) return;
+  if (!network_->peers().HeartbeatIsDue(now)) return;
   ControlFrame alive = Heartbeat(now);
   alive.sample = resources_.last();
   for (auto& op : active_.Get()) {
     if (now - op->begun() <= kHeartbeatEvery || !alive.behind.empty()) continue;
     alive.behind = reporter_.AllBehind(*op, now);
   }
-  network_.peers().SendHeartbeats(std::move(alive), now);
+  network_->peers().SendHeartbeats(std::move(alive), now);
 }
 
 }  // namespace jaxring

@@ -19,7 +19,7 @@ void Engine::FailPlan(uint64_t plan_key, const Status& status) {
     op->Fail(status);
     found = true;
   }
-  if (found) network_.doorbell().NotifyAll();
+  if (found) network_->doorbell().NotifyAll();
 }
 
 bool Engine::Interrupt(const std::string& why, Clock::time_point at) {
@@ -29,7 +29,7 @@ bool Engine::Interrupt(const std::string& why, Clock::time_point at) {
     op->Fail(Status::Error(Code::kAborted, op->What() + ": " + why));
     found = true;
   }
-  if (found) network_.doorbell().NotifyAll();
+  if (found) network_->doorbell().NotifyAll();
   for (const auto& site : sites_.All()) found |= site->Interrupt(why, at);
   return found;
 }

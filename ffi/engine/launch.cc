@@ -1,6 +1,4 @@
 // Starts and finishes operations. Short ones run on the thread that brings their last participant.
-#include <sched.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -72,9 +70,9 @@ void Engine::Begin(std::span<Started> ops, bool help) {
 }
 
 void Engine::HandOver(std::span<Started> ops) {
-  const size_t lanes = active_.Add(ops, network_.failures());
+  const size_t lanes = active_.Add(ops, network_->failures());
   if (lanes == 0) return;
-  WakeWorkers(static_cast<int>(std::min(lanes, workers_.size())));
+  workers_.Wake(lanes);
 }
 
 bool Engine::ExecuteHere(std::span<Started> ops) {
@@ -82,7 +80,7 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
   // The handlers of other ranks of this process may need this thread.
   bool patient = counters_.in_flight.load(std::memory_order_relaxed) <= 1;
   // Polling costs nothing if the caller needs the result next, or if other processes use the CPUs meanwhile.
-  const WaitPolicy& policy = waits_.current();
+  const WaitPolicy& policy = workers_.waits().current();
   bool free = true;
   for (Started& op : ops) {
     patient &= op->plan().locals.size() == 1;
@@ -96,8 +94,8 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
     bool polls = false;
     int cpu = -1;
     ~Waiting() {
-      if (cpu >= 0) engine->network_.doorbell().ClearWaiter();
-      if (polls) engine->network_.busy_pollers().End(engine->active_.count() > 0);
+      if (cpu >= 0) engine->network_->doorbell().ClearWaiter();
+      if (polls) engine->network_->busy_pollers().End(engine->active_.count() > 0);
     }
   } waiting{this};
   for (int idle = 0;;) {
@@ -112,9 +110,9 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       until = {};
       continue;
     }
-    if (patient && !waiting.polls && network_.busy_pollers().has_sources()) {
+    if (patient && !waiting.polls && network_->busy_pollers().has_sources()) {
       waiting.polls = true;
-      network_.busy_pollers().Begin();
+      network_->busy_pollers().Begin();
     }
     if (++idle < policy.polls) continue;
     const auto now = Clock::now();
@@ -123,7 +121,7 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       if (patient && waiting.cpu < 0) {
         longest = now + kPollAtMost;
         const Plan& plan = ops[0]->plan();
-        const auto place = placement_.Begin(plan.process, ops[0]->key(), network_.doorbell(), network_.links(), now);
+        const auto place = placement_.Begin(plan.process, ops[0]->key(), network_->doorbell(), network_->links(), now);
         counters_.moves += place.moved;
         waiting.cpu = place.cpu;
         yielded = now;
@@ -132,18 +130,14 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       return false;
     }
     // With several operations, the peers' rings may be full of messages for operations that come later in this process.
-    if (ops.size() > 1) TakeOverFullRings();
+    if (ops.size() > 1) workers_.TakeOverFullRings();
     if (now - yielded < policy.keep_cpu && waiting.cpu >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
-        !network_.links().AnyMayNeedCpu(waiting.cpu, ops[0]->key())) {
+        !network_->links().AnyMayNeedCpu(waiting.cpu, ops[0]->key())) {
       continue;
     }
-    sched_yield();
+    Clock::Yield();
     yielded = now;
   }
-}
-
-void Engine::WakeWorkers(int count) {
-  if (!idle_->Wake(count) || count > 1) network_.doorbell().Wake(count);
 }
 
 void Engine::ReportNonFinite(Operation& op, const std::string& text) {
@@ -174,9 +168,9 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     counters_.failures++;
     // A process that aborts reports itself once, not each of its operations.
     if (!op->plan().alone() && !halting_.halted()) {
-      network_.SpreadFailure(op->key(), status, op->plan().process);
+      network_->SpreadFailure(op->key(), status, op->plan().process);
     }
-    network_.unexpected().Discard(op->key());
+    network_->unexpected().Discard(op->key());
     if (op->owned_input) sites_.KeepFailure(op->plan().key, status);
   }
   active_.End();

@@ -10,7 +10,7 @@
 namespace jaxring {
 
 struct EngineOptions {
-  int threads = 2;
+  int threads = 2;  // the workers
   uint32_t slot_bytes = 128 * 1024;
   int64_t spin_us = 20;  // how long a launching thread or a worker polls before it sleeps
   // How long the launching thread polls for the peers of a small operation if its process has one rank. Handing the
@@ -30,6 +30,9 @@ struct EngineOptions {
   std::string record_hint{};    // appended to errors that involve other processes: how to read the flight records
   std::string operand_files{};  // path prefix of the files that hold the operands of failed operations
   uint64_t operand_bytes = 0;   // limit of all these files together; 0: save nothing
+  // No threads at all, and nothing of the system's: the caller runs workers, completions and ticks itself, as a
+  // simulation does.
+  bool stepped = false;
 
   // The error message that the caller of an operation gets.
   std::string ToMessage(const Status& status) const {

@@ -10,8 +10,8 @@ bool Engine::Halt(const std::string& reason, bool tell, int except) {
   ControlFrame frame;
   frame.kind = ControlFrame::Kind::kHalted;
   frame.text = halted.reason;
-  if (halted.tell) network_.peers().TellAll(frame, except);
-  if (halted.news) network_.Kick();
+  if (halted.tell) network_->peers().TellAll(frame, except);
+  if (halted.news) network_->Kick();
   return halted.news;
 }
 
@@ -19,28 +19,28 @@ void Engine::FailRefused(Operation& op) {
   // The caller has counted the operation (ActiveOperations::Begin). So either Renew waits for it, or it fails here.
   if (std::optional<std::string> why = halting_.Reason()) {
     op.Fail(Status::Error(Code::kAborted, op.What() + ": " + *why));
-  } else if (op.plan().epoch != network_.epoch()) {
+  } else if (op.plan().epoch != network_->epoch()) {
     op.Fail(Status::Error(Code::kAborted, op.What() + ": it was begun before the job was rebuilt"));
   }
 }
 
 bool Engine::Renew(uint64_t epoch, double timeout_s) {
   const auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
-  network_.Kick();
+  network_->Kick();
   while (active_.unfinished() != 0) {
     if (Clock::now() >= until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  network_.BeginEpoch(epoch);
+  network_->BeginEpoch(epoch);
   const Status over =
       Status::Error(Code::kAborted, "jaxring: " + halting_.Reason().value_or("the job is being rebuilt"));
   for (const auto& site : sites_.All()) site->Renew(epoch, over);
-  network_.DropConnections();
+  network_->DropConnections();
   python_.ClearControlMessages();
   sites_.Forget();
   halting_.BeginEpoch();
   active_.Touch();  // makes workers drop their references to ended operations
-  network_.doorbell().NotifyAll();
+  network_->doorbell().NotifyAll();
   return true;
 }
 

@@ -5,15 +5,15 @@
 namespace jaxring {
 namespace {
 Mutex mutex;
-std::atomic<Engine*> engine{nullptr};
+std::atomic<ProcessEngine*> engine{nullptr};
 }  // namespace
 
-Engine& StartEngine(const EngineOptions& options) {
+ProcessEngine& StartEngine(const EngineOptions& options) {
   MutexLock lock(mutex);
-  if (engine.load() == nullptr) engine.store(new Engine(options));
+  if (engine.load() == nullptr) engine.store(new ProcessEngine(options));
   return *engine.load();
 }
 
-Engine* RunningEngine() { return engine.load(std::memory_order_acquire); }
+ProcessEngine* RunningEngine() { return engine.load(std::memory_order_acquire); }
 
 }  // namespace jaxring

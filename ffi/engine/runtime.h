@@ -2,13 +2,13 @@
 // handler or run a continuation until the process ends.
 #pragma once
 
-#include "engine/engine.h"
+#include "engine/process_engine.h"
 
 namespace jaxring {
 
 // Makes the engine if there is none yet.
-Engine& StartEngine(const EngineOptions& options);
+ProcessEngine& StartEngine(const EngineOptions& options);
 // nullptr before StartEngine.
-Engine* RunningEngine();
+ProcessEngine* RunningEngine();
 
 }  // namespace jaxring

@@ -8,24 +8,19 @@ namespace {
 // After this time since a process's goodbye, none of its messages can still arrive: links that were being set up are in
 // service by then, and devices have delivered.
 constexpr auto kLastMessages = std::chrono::seconds(2);
+constexpr size_t kRepeatedFailures = 64;
 
 }  // namespace
 
-Network::Network(NetworkOptions options, NetworkClient* client)
-    : options_(options),
-      client_(client),
-      doorbell_(Doorbell::Create()),
-      links_(options_.slot_bytes, doorbell_.get(), options_.faults),
-      paths_(options_.link_timeout_s),
-      peers_(client),
-      connectors_({options_.slot_bytes, doorbell_.get(), &busy_pollers_, options_.faults}) {}
+Network::Network(std::unique_ptr<Doorbell> doorbell, uint32_t slot_bytes, const FaultPlan& faults,
+                 NetworkClient* client)
+    : client_(client), doorbell_(std::move(doorbell)), links_(slot_bytes, doorbell_.get(), faults), peers_(client) {}
 
-void Network::Start() {
-  poller_ = std::make_unique<Poller>([this] { client_->OnTick(); });
-}
-
-void Network::Stop() {
-  if (poller_) poller_->Stop();
+void Network::SendMissed(int process, FrameSender& control) {
+  // The peer may be about to begin an operation that failed before the two were connected.
+  std::vector<ControlFrame> failures;
+  for (const auto& [key, failure] : failures_.Last(kRepeatedFailures)) failures.push_back(FailureFrame(key, failure));
+  peers_.SendMissed(process, control, failures);
 }
 
 void Network::OnFrame(int process, const ControlFrame& frame) {
@@ -56,6 +51,22 @@ void Network::OnFrame(int process, const ControlFrame& frame) {
       client_->OnHalted(process, frame.text);
       break;
   }
+}
+
+void Network::ControlEnded(int process, const std::string& why, Ending ending) {
+  if (!peers_.HasLeft(process)) RecordCrash(process, EndOfSocket(why, ending), ending);
+  // The first report of its end counts: the connection's end may only be a consequence of that.
+  const PeerEnd known = peers_.EndOf(process);
+  links_.CloseShared(process, known.reason, known.ending);
+  doorbell_->NotifyAll();
+}
+
+OnEnd Network::LinkEnded(int process) {
+  // Only this connection ended: other connections of the same peer may still hold messages.
+  return [this, process, epoch = epoch_.load()](const std::string& why, Ending ending) {
+    if (ending == Ending::kGoodbye || epoch != epoch_.load() || peers_.HasLeft(process)) return;
+    RecordCrash(process, why, ending);
+  };
 }
 
 void Network::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
@@ -92,8 +103,7 @@ std::vector<int> Network::Check(Time now) {
       if (now - each.at > kLastMessages) settled.push_back(each.process);
     }
   }
-  paths_.Check(now);
-  connectors_.CheckPorts();
+  CheckConnections(now);
   return settled;
 }
 
@@ -106,15 +116,12 @@ void Network::DropConnections() {
   ControlFrame goodbye;
   goodbye.kind = ControlFrame::Kind::kGoodbye;
   peers_.TellAll(goodbye, -1);
-  poller_->Clear();
-  connectors_.Clear();
+  EndConnections();
   links_.Clear("it belongs to an earlier epoch of the job");
   peers_.Clear();
   failures_.Clear();
   unexpected_.Clear();
   any_left_ = false;
-  MutexLock lock(goodbyes_mutex_);
-  goodbyes_.clear();
 }
 
 }  // namespace jaxring

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "engine/operation/pages.h"
@@ -23,8 +24,6 @@ namespace jaxring {
 class FusedCall;
 class Site;
 struct PeerEnd;
-
-using Clock = std::chrono::steady_clock;
 
 // The hint for the user about a lost process, by how the connection with it ended.
 const char* LostHint(Ending ending);

@@ -53,7 +53,8 @@ struct Recorder::Slot {
 
 namespace {
 
-constexpr size_t kHeaderBytes = 6 * 4096;
+constexpr size_t kHeaderBytes = 6 * 4096, kSlotBytes = 64;
+constexpr size_t kBytes = kHeaderBytes + Recorder::kCapacity * kSlotBytes + Recorder::kTextBytes;
 // Before the rest of a slot is written anew: none of it is written under the old mark, as another process that reads
 // the file could see.
 template <class T>
@@ -65,6 +66,31 @@ void Invalidate(std::atomic<T>& mark) {
 // Keys of successive operations may be any numbers.
 size_t Bucket(uint64_t key) { return (key * 0x9e3779b97f4a7c15) >> 32 & (Recorder::kCapacity - 1); }
 
+// Shared memory, or the file. Throws std::system_error.
+void* MapShared(const std::string& path, size_t bytes, int* fd) {
+  *fd = path.empty() ? memfd_create("jaxring-trace", MFD_CLOEXEC)
+                     : open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const std::string what = "making the flight record " + (path.empty() ? "in memory" : path);
+  if (*fd < 0) throw std::system_error(errno, std::generic_category(), what);
+  // Allocates the space now: a full disk later would end the process by SIGBUS.
+  if (const int error = posix_fallocate(*fd, 0, static_cast<off_t>(bytes)); error != 0) {
+    close(*fd);
+    if (!path.empty()) unlink(path.c_str());
+    throw std::system_error(error, std::generic_category(), what);
+  }
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+  if (base != MAP_FAILED) return base;
+  const int error = errno;
+  close(*fd);
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+void* MapPrivate(size_t bytes) {
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "making the flight record");
+  return base;
+}
+
 // So far back the operation is looked for that ended before another one was launched.
 constexpr uint64_t kLookBack = 64;
 
@@ -75,25 +101,9 @@ OperationRecord::Time TimeAt(int64_t ns) {
 
 }  // namespace
 
-Recorder::Recorder(const std::string& path) : newest_(kCapacity), before_(kCapacity) {
-  static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Slot) == 64 && (kCapacity & (kCapacity - 1)) == 0);
-  const size_t bytes = kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes;
-  fd_ = path.empty() ? memfd_create("jaxring-trace", MFD_CLOEXEC)
-                     : open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  const std::string what = "making the flight record " + (path.empty() ? "in memory" : path);
-  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), what);
-  // Allocates the space now: a full disk later would end the process by SIGBUS.
-  if (const int error = posix_fallocate(fd_, 0, static_cast<off_t>(bytes)); error != 0) {
-    close(fd_);
-    if (!path.empty()) unlink(path.c_str());
-    throw std::system_error(error, std::generic_category(), what);
-  }
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (base == MAP_FAILED) {
-    const int error = errno;
-    close(fd_);
-    throw std::system_error(error, std::generic_category(), what);
-  }
+Recorder::Recorder(const std::string& path, bool shared) : newest_(kCapacity), before_(kCapacity) {
+  static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Slot) == kSlotBytes && (kCapacity & (kCapacity - 1)) == 0);
+  void* const base = shared ? MapShared(path, kBytes, &fd_) : MapPrivate(kBytes);
   header_ = static_cast<Header*>(base);
   text_ = static_cast<char*>(base) + kHeaderBytes + kCapacity * sizeof(Slot);
   header_->header_bytes = kHeaderBytes;
@@ -104,19 +114,17 @@ Recorder::Recorder(const std::string& path) : newest_(kCapacity), before_(kCapac
   header_->process = -1;
   header_->realtime_ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  header_->monotonic_ns = Nanoseconds(std::chrono::steady_clock::now());
+  header_->monotonic_ns = Nanoseconds(Clock::now());
   gethostname(header_->host, sizeof header_->host - 1);
   std::memcpy(header_->magic, "JRTRACE3", sizeof header_->magic);
 }
 
 Recorder::~Recorder() {
-  munmap(header_, kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes);
-  close(fd_);
+  munmap(header_, kBytes);
+  if (fd_ >= 0) close(fd_);
 }
 
-std::pair<const void*, size_t> Recorder::memory() const {
-  return {header_, kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes};
-}
+std::pair<const void*, size_t> Recorder::memory() const { return {header_, kBytes}; }
 
 void Recorder::Name(int process, int processes, const std::string& job) {
   MutexLock lock(mutex_);
@@ -166,7 +174,7 @@ uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, Oper
 
 void Recorder::End(uint64_t number, bool failed) {
   if (number == 0) return;
-  const int64_t now = Nanoseconds(std::chrono::steady_clock::now());
+  const int64_t now = Nanoseconds(Clock::now());
   MutexLock lock(mutex_);
   Slot& s = slot(number);
   if (s.number.load(std::memory_order_relaxed) != number) return;

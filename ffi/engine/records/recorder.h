@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "network/peers/heartbeat_data.h"
 #include "plan/plan.h"
@@ -36,8 +37,9 @@ class Recorder {
   static constexpr uint64_t kTextBytes = 1 << 20;
   static constexpr size_t kSamples = 256, kClocks = 256;
 
-  // Records in unnamed shared memory, or in a new file of mode 0600. Throws std::system_error if that cannot be made.
-  explicit Recorder(const std::string& path = "");
+  // Records in unnamed shared memory, or in a new file of mode 0600; not `shared`: in memory of this process alone,
+  // which is taken as it is used. Throws std::system_error if that cannot be made.
+  explicit Recorder(const std::string& path = "", bool shared = true);
   ~Recorder();
   Recorder(const Recorder&) = delete;
 

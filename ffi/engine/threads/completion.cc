@@ -8,8 +8,6 @@
 namespace jaxring {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // A completion that lasts longer than this is worth a thread of its own: the time of a few wake-ups across cores, of
 // 18 us each. The end of a program with fifty results takes less.
 constexpr auto kLong = std::chrono::microseconds(100);
@@ -34,7 +32,8 @@ CompletionPool::InCollective::~InCollective() {
   if (begun_ != Clock::time_point{}) collective_time += Clock::now() - begun_;
 }
 
-CompletionPool::CompletionPool() {
+CompletionPool::CompletionPool(bool stepped) : stepped_(stepped) {
+  if (stepped) return;
   threads_.emplace_back([this] { Run(); });
 }
 
@@ -63,7 +62,20 @@ void CompletionPool::PostAll(std::vector<Work>* works) {
   Dispatch();
 }
 
+bool CompletionPool::RunOne() {
+  Work work;
+  {
+    MutexLock lock(mutex_);
+    if (queue_.empty()) return false;
+    work = std::move(queue_.front());
+    queue_.pop_front();
+  }
+  work();
+  return true;
+}
+
 void CompletionPool::Dispatch() {
+  if (stepped_) return;
   if (Separate()) return WakeThreads(queue_.size());
   if (busy_ == 0) WakeThreads(1);
   if (calls_ >= queue_.size() || monitoring_) return;

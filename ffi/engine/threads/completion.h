@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/condition_variable.h"
 #include "base/mutex.h"
 
@@ -23,12 +24,15 @@ namespace jaxring {
 class CompletionPool {
  public:
   using Work = std::function<void()>;
-  CompletionPool();  // starts the first thread, which suffices if the system allows no further ones
+  // Starts the first thread, which suffices if the system allows no further ones; `stepped`: none ever.
+  explicit CompletionPool(bool stepped = false);
   ~CompletionPool();
   CompletionPool(const CompletionPool&) = delete;
   void Post(Work work);
   // Posts all completions of an operation together; leaves `works` empty.
   void PostAll(std::vector<Work>* works);
+  // Where there are no threads: calls the oldest that waits. False if none does.
+  bool RunOne();
 
   // Exists while its thread executes a collective. All devices wait for the end of that, so the time does not count as
   // part of a long completion.
@@ -39,7 +43,7 @@ class CompletionPool {
     InCollective(const InCollective&) = delete;
 
    private:
-    std::chrono::steady_clock::time_point begun_{};
+    Clock::time_point begun_{};
   };
 
  private:
@@ -51,6 +55,7 @@ class CompletionPool {
   void WakeThreads(size_t threads) JAXRING_REQUIRES(mutex_);
   bool AddThread() JAXRING_REQUIRES(mutex_);  // false if the system allows no more
 
+  const bool stepped_;
   Mutex mutex_;
   ConditionVariable wake_, monitor_wake_;
   std::deque<Work> queue_ JAXRING_GUARDED_BY(mutex_);

@@ -111,7 +111,7 @@ void ControlLink::Read() {
       leaving.kind = ControlFrame::Kind::kLeaving;
       leaving.ending = Ending::kDamaged;
       leaving.text = "a frame on its control connection arrived damaged, so it has closed the connection";
-      Send(EncodeFrame(leaving));
+      Send(EncodeFrame(leaving), false);
       return End("a frame from its process on the control connection arrived damaged", Ending::kDamaged);
     }
   }

@@ -8,12 +8,13 @@
 
 #include "base/mutex.h"
 #include "network/peers/control_frames.h"
+#include "network/peers/frame_sender.h"
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
 
 namespace jaxring {
 
-class ControlLink final : public Poller::Handler {
+class ControlLink final : public Poller::Handler, public FrameSender {
  public:
   // Called on the poller's thread.
   using OnFrame = std::function<void(const ControlFrame& frame)>;
@@ -25,10 +26,9 @@ class ControlLink final : public Poller::Handler {
   int fd() const { return stream_->fd(); }
   void OnEvents(uint32_t events) override;
   void OnResumed() override;
-  // May be called on any thread, and never waits. Bytes that the socket does not take are queued; frames beyond a limit
-  // are dropped. A `dispensable` frame, which is only of use now, is dropped if any bytes are queued. False if the
-  // connection has ended.
-  bool Send(const std::string& frame, bool dispensable = false);
+  // Bytes that the socket does not take are queued; frames beyond a limit are dropped. A `dispensable` frame is dropped
+  // if any bytes are queued.
+  bool Send(const std::string& frame, bool dispensable) override;
 
  private:
   // Whether all is written.

@@ -4,7 +4,7 @@
 
 namespace jaxring {
 
-std::string Doing(const std::vector<Activity>& activities, std::chrono::steady_clock::duration since) {
+std::string Doing(const std::vector<Activity>& activities, Clock::duration since) {
   std::string text;
   for (const Activity& activity : activities) {
     char age[32];

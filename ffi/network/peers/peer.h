@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "network/peers/control.h"
+#include "base/clock.h"
+#include "network/peers/control_frames.h"
+#include "network/peers/frame_sender.h"
 #include "network/peers/heartbeat_data.h"
 #include "network/peers/peer_clock.h"
 
@@ -35,7 +37,7 @@ struct Arrivals {
 struct Crash {
   std::string reason;
   Ending ending = Ending::kNoGoodbye;
-  std::chrono::steady_clock::time_point seen;
+  Clock::time_point seen;
   int witness = -1;  // the process that reported it; -1: this one observed it
 };
 
@@ -48,13 +50,13 @@ struct PeerEnd {
 };
 
 // "in all_reduce ..., execution 3, for 2.9 s": what a process was doing, `since` it said so.
-std::string Doing(const std::vector<Activity>& activities, std::chrono::steady_clock::duration since);
+std::string Doing(const std::vector<Activity>& activities, Clock::duration since);
 
 // What this process knows of one that it is connected with, or has messages for.
 struct ConnectedPeer {
-  using Time = std::chrono::steady_clock::time_point;
-  std::vector<std::shared_ptr<ControlLink>> controls;  // each side dials one
-  std::shared_ptr<ControlLink> dialled;                // the one of these that this process has dialled
+  using Time = Clock::time_point;
+  std::vector<std::shared_ptr<FrameSender>> controls;  // each side dials one
+  std::shared_ptr<FrameSender> dialled;                // the one of these that this process has dialled
   Time heard_at;                                       // the arrival of the last frame
   Time heartbeat_sent_at;                              // the last heartbeat to it
   Time said_at;                                        // the arrival of the last heartbeat
@@ -73,7 +75,7 @@ struct ConnectedPeer {
   // Uses the first connection that has not ended.
   void Send(const std::string& frame) {
     for (auto& control : controls) {
-      if (control->Send(frame)) return;
+      if (control->Send(frame, false)) return;
     }
   }
   // Uses the connection that this process has dialled, if there is one. Only the end that has dialled sees that a path

@@ -26,30 +26,30 @@ bool HasEnded(const ConnectedPeer& peer) { return peer.left && !peer.how.empty()
 
 }  // namespace
 
-void PeerMonitor::Add(int process, const std::shared_ptr<ControlLink>& link, bool dialled) {
+void PeerMonitor::Add(int process, const std::shared_ptr<FrameSender>& link, bool dialled) {
   MutexLock lock(mutex_);
   ConnectedPeer& peer = peers_[process];
-  peer.heard_at = std::chrono::steady_clock::now();
+  peer.heard_at = Clock::now();
   peer.controls.push_back(link);
   if (dialled) peer.dialled = link;
 }
 
-void PeerMonitor::SendMissed(int process, ControlLink& link, const std::vector<ControlFrame>& failures) {
+void PeerMonitor::SendMissed(int process, FrameSender& link, const std::vector<ControlFrame>& failures) {
   {
     MutexLock lock(mutex_);
-    if (!farewell_.empty()) link.Send(farewell_);
+    if (!farewell_.empty()) link.Send(farewell_, false);
   }
-  for (const ControlFrame& failed : failures) link.Send(EncodeFrame(failed));
+  for (const ControlFrame& failed : failures) link.Send(EncodeFrame(failed), false);
   std::vector<std::string> unsent;
   MutexLock lock(mutex_);
   unsent.swap(peers_[process].unsent);
-  for (const std::string& message : unsent) link.Send(message);
+  for (const std::string& message : unsent) link.Send(message, false);
 }
 
 void PeerMonitor::Hear(int process, const ControlFrame& frame) {
   MutexLock lock(mutex_);
   ConnectedPeer& peer = peers_[process];
-  peer.heard_at = std::chrono::steady_clock::now();
+  peer.heard_at = Clock::now();
   if (frame.kind == ControlFrame::Kind::kAlive) {
     peer.doing = frame.activities;
     peer.launches = frame.launches;
@@ -100,7 +100,7 @@ void PeerMonitor::TellAll(const ControlFrame& frame, int except) {
   for (auto& [process, peer] : peers_) {
     if (process == except) continue;
     if (!everywhere) peer.Send(bytes);
-    for (size_t i = 0; everywhere && i < peer.controls.size(); ++i) peer.controls[i]->Send(bytes);
+    for (size_t i = 0; everywhere && i < peer.controls.size(); ++i) peer.controls[i]->Send(bytes, false);
   }
 }
 
@@ -113,7 +113,7 @@ void PeerMonitor::SendMessage(int process, const std::string& text) {
   if (peer.controls.empty()) {
     peer.unsent.push_back(EncodeFrame(frame));
   } else {
-    peer.controls.front()->Send(EncodeFrame(frame));
+    peer.controls.front()->Send(EncodeFrame(frame), false);
   }
 }
 
@@ -141,7 +141,7 @@ void PeerMonitor::SendHeartbeats(ControlFrame alive, Time now) {
   for (auto& [process, peer] : peers_) {
     if (!IsDue(peer, now)) continue;
     peer.heartbeat_sent_at = now;
-    const auto sent = std::chrono::steady_clock::now();
+    const auto sent = Clock::now();
     alive.times = {Nanoseconds(sent), peer.their_sent_ns,
                    peer.their_sent_ns == 0 ? 0 : Nanoseconds(sent - peer.said_at)};
     peer.SendHeartbeat(EncodeFrame(alive));
@@ -149,7 +149,7 @@ void PeerMonitor::SendHeartbeats(ControlFrame alive, Time now) {
 }
 
 std::pair<Crash, bool> PeerMonitor::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
-  Crash crash{reason, ending, std::chrono::steady_clock::now(), witness};
+  Crash crash{reason, ending, Clock::now(), witness};
   MutexLock lock(mutex_);
   const auto [it, news] = crashes_.try_emplace(process, crash);
   if (!news && witness < 0) it->second.witness = -1;
@@ -228,7 +228,7 @@ std::vector<Arrivals> PeerMonitor::TakeArrivals() {
   MutexLock lock(mutex_);
   found.front().samples.assign(own_samples_.begin(), own_samples_.end());
   own_samples_.clear();
-  const int64_t now = Nanoseconds(std::chrono::steady_clock::now());
+  const int64_t now = Nanoseconds(Clock::now());
   for (auto& [process, peer] : peers_) {
     found.push_back({process,
                      peer.clock.At(now),

@@ -21,7 +21,7 @@ namespace jaxring {
 // Safe from any thread. It sends frames and never reads any: the network hands it what arrives.
 class PeerMonitor {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = Clock::time_point;
   using Peers = std::map<int, ConnectedPeer>;
   // A process that has ended in good order. One that has left for a new epoch of the job is none: it has halted this
   // process, which drops all links later.
@@ -34,9 +34,9 @@ class PeerMonitor {
   explicit PeerMonitor(NetworkClient* client) : client_(client) {}
 
   // Adds a control connection with a process; `dialled`: this process has made it.
-  void Add(int process, const std::shared_ptr<ControlLink>& link, bool dialled);
+  void Add(int process, const std::shared_ptr<FrameSender>& link, bool dialled);
   // Sends what a process has missed before the connection was in service: this process's last frame, and messages.
-  void SendMissed(int process, ControlLink& link, const std::vector<ControlFrame>& failures);
+  void SendMissed(int process, FrameSender& link, const std::vector<ControlFrame>& failures);
   // Notes what a frame says of its sender.
   void Hear(int process, const ControlFrame& frame);
 

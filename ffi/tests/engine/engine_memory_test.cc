@@ -35,7 +35,7 @@ void CheckLinks(Wire wire) {
 
 // Two processes may be connected only after one of them has failed an operation that the other is about to begin.
 CASE("a failure before the connection") {
-  Engine early(EngineOptions{}), late(EngineOptions{});
+  ProcessEngine early(EngineOptions{}), late(EngineOptions{});
   early.network().SpreadFailure(77, Status::Error(Code::kResourceExhausted, "no memory"), 0);
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);

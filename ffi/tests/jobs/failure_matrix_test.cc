@@ -66,7 +66,7 @@ class Member {
     Board::Process& own = board_->processes[process_];
     const bool victim = process_ == case_.victim;
     const bool without_victim = case_.when == When::kJoining && case_.what != What::kCut;
-    engine_ = std::make_unique<Engine>(EngineOptions{2, 256, 20, 20});
+    engine_ = std::make_unique<ProcessEngine>(EngineOptions{2, 256, 20, 20});
     job_->Begin(process_, *engine_);
     if (victim && case_.when == When::kJoining) Act();
     job_->Link(process_, *engine_, case_.wire, without_victim ? case_.victim : -1);
@@ -230,7 +230,7 @@ class Member {
   Board* board_;
   ForkedJob* job_;
   const Schedule& schedule_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ProcessEngine> engine_;
   std::unique_ptr<ForkedCall> call_;
   std::thread planner_;
 };

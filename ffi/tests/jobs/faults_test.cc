@@ -108,7 +108,7 @@ class Member {
     options.faults = scenario_.faults;
     options.faults.seed += static_cast<uint64_t>(process_) << 32;
     options.checksums = true;
-    engine_ = std::make_unique<Engine>(options);
+    engine_ = std::make_unique<ProcessEngine>(options);
     job_->Begin(process_, *engine_);
     job_->Link(process_, *engine_, scenario_.wire);
     std::thread planner([this] { Plan(); });
@@ -193,7 +193,7 @@ class Member {
   const int process_;
   ForkedJob* job_;
   Tally* tally_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ProcessEngine> engine_;
   std::atomic<bool> stop_{false};
   std::vector<std::shared_ptr<Site>> sites_;
 };

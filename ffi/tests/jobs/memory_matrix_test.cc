@@ -70,7 +70,7 @@ class Member {
         schedule_(Find(c.schedule)) {}
 
   int Run() {
-    Engine engine(EngineOptions{2, 256, 20, 20});
+    ProcessEngine engine(EngineOptions{2, 256, 20, 20});
     engine_ = &engine;
     job_->Begin(process_, engine);
     job_->Link(process_, engine, case_.wire);
@@ -203,7 +203,7 @@ class Member {
   Board* board_;
   ForkedJob* job_;
   const Schedule& schedule_;
-  Engine* engine_ = nullptr;
+  ProcessEngine* engine_ = nullptr;
 };
 
 // Runs in a process of its own.

@@ -107,7 +107,7 @@ class Member {
   void Epoch(int epoch, const std::vector<int>& descriptors) {
     EngineOptions options{1, 4096, 20, 20};
     options.checksums = epoch % 2 == 0;
-    auto engine = std::make_unique<Engine>(options);
+    auto engine = std::make_unique<ProcessEngine>(options);
     Shown* shown[kProcesses];
     for (int p = 0; p < kProcesses; ++p) shown[p] = &board_->shown[p];
     shown[process_]->pid = getpid();
@@ -147,7 +147,7 @@ class Member {
     planner.join();
   }
 
-  void Plan(Engine* engine, int epoch, std::atomic<bool>* stop) {
+  void Plan(ProcessEngine* engine, int epoch, std::atomic<bool>* stop) {
     PlanRequest request;
     while (!*stop) {
       if (!engine->NextRequest(0.05, &request)) continue;
@@ -163,7 +163,7 @@ class Member {
     }
   }
 
-  Status Operate(Engine* engine, int epoch, uint64_t number) {
+  Status Operate(ProcessEngine* engine, int epoch, uint64_t number) {
     const Choice choice(seed_, epoch, number, process_);
     const auto& [schedule, first, settings, delay_us] = choice;
     std::this_thread::sleep_for(std::chrono::microseconds(delay_us));

@@ -25,9 +25,9 @@ void* SharedPages(size_t bytes) {
   return memory;
 }
 
-bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Shown* const* shown,
+bool LinkShared(int process, ProcessEngine& engine, const std::vector<int>& peers, Shown* const* shown,
                 const std::function<bool()>& over) {
-  Network& network = engine.network();
+  SystemNetwork& network = engine.network();
   for (int p : peers) {
     const std::string offer = network.connectors().Offer("shm", {p, 0, true}, {});
     CHECK(offer.size() < sizeof shown[process]->offers[p]);
@@ -86,14 +86,14 @@ void ForkedJob::Keep(int process) {
   }
 }
 
-void ForkedJob::Begin(int process, Engine& engine) {
+void ForkedJob::Begin(int process, ProcessEngine& engine) {
   board_[process].shown.pid = getpid();
   for (int p = 0; p < processes_; ++p) {
     if (p != process) engine.network().AddControl(p, std::make_unique<Stream>(control_[process][p]));
   }
 }
 
-void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
+void ForkedJob::Link(int process, ProcessEngine& engine, Wire wire, int absent) {
   std::vector<int> peers;
   Shown* shown[kMost];
   for (int p = 0; p < processes_; ++p) {
@@ -111,7 +111,7 @@ void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
   }
 }
 
-void ForkedJob::LinkVerbs(int process, Engine& engine, const std::vector<int>& peers) {
+void ForkedJob::LinkVerbs(int process, ProcessEngine& engine, const std::vector<int>& peers) {
   int left = 2 * static_cast<int>(peers.size());
   LinkByVerbs(
       engine, process, peers,

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/process_engine.h"
 #include "tests/support/job.h"
 
 namespace jaxring::test {
@@ -33,7 +33,7 @@ struct Shown {
 };
 // Links a process with `peers` by shared memory, over one channel, and returns when these have done the same. False if
 // `over` became true before, since one of them is gone. shown[p] is what process p publishes.
-bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Shown* const* shown,
+bool LinkShared(int process, ProcessEngine& engine, const std::vector<int>& peers, Shown* const* shown,
                 const std::function<bool()>& over);
 
 class ForkedJob {
@@ -45,10 +45,10 @@ class ForkedJob {
   // Closes the sockets of all other processes, whose connections would otherwise not end with them. -1: closes all.
   void Keep(int process);
   // Called in a member: starts its engine with the control connections.
-  void Begin(int process, Engine& engine);
+  void Begin(int process, ProcessEngine& engine);
   // Links it with all others but `absent`, by one channel; returns when those have done the same. If JAXRING_TEST_VERBS
   // names devices, uses RDMA instead of TCP.
-  void Link(int process, Engine& engine, Wire wire, int absent = -1);
+  void Link(int process, ProcessEngine& engine, Wire wire, int absent = -1);
   int pid(int process) const { return board_[process].shown.pid; }
   // The ends of this process's connections.
   int control(int own, int peer) const { return control_[own][peer]; }
@@ -62,7 +62,7 @@ class ForkedJob {
     char offers[kMost][2][1024];
     std::atomic<bool> offered;
   };
-  void LinkVerbs(int process, Engine& engine, const std::vector<int>& peers);
+  void LinkVerbs(int process, ProcessEngine& engine, const std::vector<int>& peers);
   const int processes_;
   Board* board_;
   int data_[kMost][kMost][2];  // [from][to]: the sender's end, the receiver's

@@ -70,7 +70,7 @@ void Ends::WaitOk() {
 Job::Job(int processes, Wire wire, const EngineOptions& options, int channels, bool ring)
     : channels_(channels), wire_(wire), ring_(ring) {
   for (int p = 0; p < processes; ++p) {
-    engines_.push_back(std::make_unique<Engine>(options));
+    engines_.push_back(std::make_unique<ProcessEngine>(options));
   }
   Link();
   for (int p = 0; p < processes; ++p) planners_.emplace_back([this, p] { Plan(p); });
@@ -118,7 +118,7 @@ void Job::Cut(int a, int b) {
 }
 
 void Job::Share(int from, int to, int channel) {
-  Network &sender = engine(from).network(), &receiver = engine(to).network();
+  SystemNetwork &sender = engine(from).network(), &receiver = engine(to).network();
   const LinkName sends{to, channel, true}, receives{from, channel, false};
   const std::string ours = sender.connectors().Offer("shm", sends, {});
   sender.connectors().Prepare(sends, receiver.connectors().Offer("shm", receives, {}));

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/process_engine.h"
 #include "engine/site.h"
 #include "tests/support/check.h"
 #include "tests/support/schedules.h"
@@ -46,7 +46,7 @@ class Job {
   Job(int processes, Wire wire, const EngineOptions& options, int channels, bool ring = false);
   ~Job();
 
-  Engine& engine(int process) { return *engines_[process]; }
+  ProcessEngine& engine(int process) { return *engines_[process]; }
   int processes() const { return static_cast<int>(engines_.size()); }
   int channels() const { return channels_; }
   uint64_t NextKey() { return next_key_++; }
@@ -71,7 +71,7 @@ class Job {
   const int channels_;
   const Wire wire_;
   const bool ring_;
-  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<std::unique_ptr<ProcessEngine>> engines_;
   std::vector<std::pair<std::pair<int, int>, int>> sockets_;
   std::map<std::pair<int, int>, int> controls_;
   std::mutex mutex_;

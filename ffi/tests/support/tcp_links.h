@@ -1,11 +1,11 @@
 // Makes an end of a link by TCP, of one end of a connection.
 #pragma once
 
-#include "network/network.h"
+#include "network/system_network.h"
 
 namespace jaxring::test {
 
-inline void LinkByTcp(Network& network, int peer, int channel, int fd, bool sending) {
+inline void LinkByTcp(SystemNetwork& network, int peer, int channel, int fd, bool sending) {
   const LinkName link{peer, channel, sending};
   network.connectors().Offer("tcp", link, {});
   network.connectors().Prepare(link, "");

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/process_engine.h"
 #include "tests/support/check.h"
 #include "transport/verbs/verbs_endpoint.h"
 
@@ -52,8 +52,9 @@ inline Connector::Place PlaceOf(const verbs::EndpointOptions& options) {
 }
 
 // Makes a link from process `from` to process `to` as jaxring/world/links.py does. Returns the sender's socket, for
-// tests that cut it. `path`: see Network::AddLink.
-inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int channel, const std::string& path = "") {
+// tests that cut it. `path`: see SystemNetwork::AddLink.
+inline int ConnectVerbs(ProcessEngine& sender, ProcessEngine& receiver, int from, int to, int channel,
+                        const std::string& path = "") {
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
@@ -74,7 +75,7 @@ inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int 
 // text) publishes the offers of its ends, and get(peer, sending) returns the peers' offers; `sending` refers to this
 // end.
 template <class Fd, class Put, class Get>
-void LinkByVerbs(Engine& engine, int process, const std::vector<int>& peers, Fd fd, Put put, Get get) {
+void LinkByVerbs(ProcessEngine& engine, int process, const std::vector<int>& peers, Fd fd, Put put, Get get) {
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
   for (int p : peers) {
     for (bool sending : {true, false}) {

@@ -41,7 +41,7 @@ std::pair<std::string, Ending> EndAfter(int first, int frames) {
   auto link = std::make_shared<ControlLink>(
       std::make_unique<FailingStream>(ends[0], first), 3.0, &poller, [](const ControlFrame&) {},
       [&](const std::string& why, Ending ending) { ended.set_value({why, ending}); });
-  for (int i = 0; i < frames; ++i) link->Send("a frame");
+  for (int i = 0; i < frames; ++i) link->Send("a frame", false);
   poller.Add(link->fd(), EPOLLIN | EPOLLRDHUP | EPOLLOUT, link);
   auto found = ended.get_future();
   CHECK(found.wait_for(std::chrono::seconds(60)) == std::future_status::ready);

@@ -252,7 +252,7 @@ CASE("a control connection") {
       ControlFrame frame;
       frame.kind = ControlFrame::Kind::kMessage;
       frame.text = std::to_string(number);
-      CHECK(link->Send(EncodeFrame(frame)));
+      CHECK(link->Send(EncodeFrame(frame), false));
     }
     if (random() % 50 == 0) moved.Move(random);
     while (number - std::min(heard[0], heard[1]) > 500) {

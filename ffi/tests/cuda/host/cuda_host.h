@@ -87,7 +87,7 @@ struct Processes {
   int own = 0, count = 1;
   SharedStore* store = nullptr;
   std::map<std::pair<int, int>, std::array<int, 2>> sockets;  // (sender, receiver)
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<ProcessEngine> engine;
   std::unique_ptr<cuda::Runtime> runtime;
   std::map<int, std::vector<std::string>> nics;  // those near each device; here all of them
 };
@@ -143,7 +143,7 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
     if (child == 0) {
       alarm(200);
       processes.own = p;
-      processes.engine = std::make_unique<Engine>(EngineOptions{1, 64 * 1024, 0});
+      processes.engine = std::make_unique<ProcessEngine>(EngineOptions{1, 64 * 1024, 0});
       LinkProcesses(processes);
       processes.runtime = std::make_unique<cuda::Runtime>(cuda::ThisGpu(), processes.engine->network(), false, p);
       for (const auto& end : VerbsDevices()) {

@@ -35,7 +35,7 @@ struct Pair {
   explicit Pair(uint32_t slot_bytes = 4096, const std::string& path = "", double link_timeout_s = 10) {
     EngineOptions options{1, slot_bytes, 20};
     options.link_timeout_s = link_timeout_s;
-    for (int i = 0; i < 2; ++i) engines.push_back(std::make_unique<Engine>(options));
+    for (int i = 0; i < 2; ++i) engines.push_back(std::make_unique<ProcessEngine>(options));
     cut = ConnectVerbs(*engines[0], *engines[1], 0, 1, 0, path);
     send = engines[0]->network().links().Send(1, 0);
     recv = engines[1]->network().links().Recv(0, 0);
@@ -43,7 +43,7 @@ struct Pair {
   ~Pair() {
     if (cut >= 0) close(cut);
   }
-  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::unique_ptr<ProcessEngine>> engines;
   std::shared_ptr<SendLink> send;
   std::shared_ptr<RecvLink> recv;
   int cut;

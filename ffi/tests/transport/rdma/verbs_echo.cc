@@ -45,8 +45,8 @@ void Report(const char* which, const LinkEnd& end, bool* said) {
 }
 
 void Run(uint32_t slot_bytes, int recv_fd, int send_fd) {
-  Engine engine(EngineOptions{1, slot_bytes, 20});
-  Network& network = engine.network();
+  ProcessEngine engine(EngineOptions{1, slot_bytes, 20});
+  SystemNetwork& network = engine.network();
   const Connector::Place device = PlaceOf(VerbsDevices().at(0));
   const LinkName from{1, 0, false}, to{1, 0, true};
   std::cout << "recv " << network.connectors().Offer("verbs", from, device) << std::endl;

@@ -1,0 +1,83 @@
+#include "engine/workers/workers.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace jaxring {
+namespace {
+
+// A worker with operations in flight wakes up after this time even if the doorbell did not ring.
+constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
+
+}  // namespace
+
+Workers::Workers(int count, WaitPolicy::Duration spin, WaitPolicy::Duration patience, Network* network,
+                 ActiveOperations* active, EngineCounters* counters, Execute execute)
+    : count_(count),
+      waits_(spin, patience),
+      network_(network),
+      active_(active),
+      counters_(counters),
+      execute_(std::move(execute)),
+      idle_(network->MakeDoorbell()) {}
+
+void Workers::Start() {
+  for (int i = 0; i < count_; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+void Workers::Stop() {
+  stop_ = true;
+  network_->doorbell().NotifyAll();
+  idle_->NotifyAll();
+  for (auto& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void Workers::Wake(size_t lanes) {
+  const int count = static_cast<int>(std::min(lanes, static_cast<size_t>(count_)));
+  if (!idle_->Wake(count) || count > 1) network_->doorbell().Wake(count);
+}
+
+void Workers::TakeOverFullRings() {
+  if (const uint64_t taken = network_->unexpected().TakeOver(network_->links())) counters_->spills += taken;
+}
+
+Workers::Next Workers::Look(Worker& worker) {
+  // Read before anything is looked at: whoever has news for this worker rings one of them afterwards.
+  const uint32_t rung = network_->doorbell().Value(), called = idle_->Value();
+  if (active_->version() != worker.seen_version) worker.ops = active_->Get(&worker.seen_version);
+  bool moved = false;
+  for (auto& op : worker.ops) {
+    while (execute_(op)) moved = true;
+  }
+  if (moved) {
+    worker.last_progress = Clock::now();
+    return {true};
+  }
+  if (!worker.ops.empty()) TakeOverFullRings();
+  if (!worker.ops.empty() && Clock::now() - worker.last_progress < waits_.current().spin) return {};
+  // Finished operations must not keep buffers alive while this worker sleeps.
+  if (active_->count() == 0) {
+    worker.ops.clear();
+    worker.seen_version = ~uint64_t{0};
+  }
+  counters_->sleeps++;
+  if (worker.ops.empty()) return {false, idle_.get(), called, kIdleUs};
+  network_->busy_pollers().EnableEvents();
+  return {false, &network_->doorbell(), rung, kSleepUs};
+}
+
+void Workers::Run() {
+  Worker worker;
+  while (!stop_) {
+    const Next next = Look(worker);
+    if (next.sleep != nullptr) {
+      next.sleep->Wait(next.seen, next.timeout_us);
+      worker.last_progress = Clock::now();
+    } else if (!next.moved) {
+      Clock::Yield();
+    }
+  }
+}
+
+}  // namespace jaxring
