@@ -56,7 +56,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images package-cuda cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
+.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test seeds counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images package-cuda cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -185,6 +185,10 @@ test-ray: $(BUILT) ## a job in Ray's actors on this machine (downloads 80 MB; ab
 	@[ -e build/ray/ray ] || python -m pip install -q --target build/ray 'ray>=2.40'
 	@PYTHONPATH="$(abspath build/ray)" JAX_PLATFORMS=cpu RAY_AUTH_MODE=disabled RAY_ADDRESS= \
 	  python examples/clusters/on_ray.py --processes 2
+
+seeds: native-build $(SCHEDULES) ## 100,000 seeded schedules of the engine in virtual time
+	$(SAY) "seeds"
+	@TEST_SEEDS=100000 $(BUILD)/native_tests/simulation_test
 
 counts: $(BUILT) $(SCHEDULES) ## instructions, accesses to memory and system calls of an all-reduce (needs valgrind, strace)
 	$(SAY) "counts"

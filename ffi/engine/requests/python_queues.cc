@@ -33,7 +33,8 @@ void PythonQueues::Ask(PlanRequest request) {
 bool PythonQueues::NextRequest(double timeout_s, PlanRequest* request) {
   const auto deadline = After(timeout_s);
   MutexLock lock(mutex_);
-  while (!closed_ && requests_.empty() && control_messages_.empty() && request_ready_.WaitUntil(mutex_, deadline)) {
+  while (!closed_ && requests_.empty() && control_messages_.empty() && timeout_s > 0 &&
+         request_ready_.WaitUntil(mutex_, deadline)) {
   }
   if (requests_.empty()) return false;
   *request = std::move(requests_.front());

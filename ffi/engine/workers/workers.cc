@@ -43,7 +43,7 @@ void Workers::TakeOverFullRings() {
 }
 
 Workers::Next Workers::Look(Worker& worker) {
-  // Read before anything is looked at: whoever has news for this worker rings one of them afterwards.
+  // Read before anything is looked at: a thread with news for this worker rings one of them afterwards.
   const uint32_t rung = network_->doorbell().Value(), called = idle_->Value();
   if (active_->version() != worker.seen_version) worker.ops = active_->Get(&worker.seen_version);
   bool moved = false;

@@ -50,6 +50,7 @@ std::unique_ptr<Doorbell> Doorbell::Open(const std::string& path) {
 }
 
 Doorbell::~Doorbell() {
+  if (fd_ < 0) return;
   munmap(page_, kPageBytes);
   close(fd_);
 }
@@ -60,9 +61,11 @@ bool Doorbell::Wake(int count) {
   page_->value.fetch_add(1, std::memory_order_seq_cst);
   if (page_->sleepers.load(std::memory_order_seq_cst) == 0) return false;
   wakes_.fetch_add(1, std::memory_order_relaxed);
-  syscall(SYS_futex, &page_->value, FUTEX_WAKE, count, nullptr, nullptr, 0);
+  WakeSleepers(count);
   return true;
 }
+
+void Doorbell::WakeSleepers(int count) { syscall(SYS_futex, &page_->value, FUTEX_WAKE, count, nullptr, nullptr, 0); }
 
 void Doorbell::Notify() { Wake(1); }
 void Doorbell::NotifyAll() { Wake(INT_MAX); }

@@ -26,7 +26,7 @@ class Notifier {
 
 // A futex word in a memfd page. The owner gives the descriptor's number to its peers, which map the same page. The
 // memory has no name, so none of it is left after the last process has ended, however it ended.
-class Doorbell final : public Notifier {
+class Doorbell : public Notifier {
  public:
   // A doorbell of this process. Throws std::system_error.
   static std::unique_ptr<Doorbell> Create();
@@ -36,7 +36,7 @@ class Doorbell final : public Notifier {
   Doorbell(const Doorbell&) = delete;
   Doorbell& operator=(const Doorbell&) = delete;
 
-  void Notify() override;
+  void Notify() final;
   // Wakes up to `count` sleeping threads. Returns whether there were any. A thread that was woken before and has not
   // run yet counts, since it will look for work after this call.
   bool Wake(int count);
@@ -67,18 +67,24 @@ class Doorbell final : public Notifier {
   // Futex wake-ups by this process on all doorbells. A thread that finds its work by polling costs none.
   static uint64_t wakes() { return wakes_.load(std::memory_order_relaxed); }
 
- private:
+ protected:
   struct Page {
     alignas(64) std::atomic<uint32_t> value;
     alignas(64) std::atomic<uint32_t> sleepers;
     alignas(64) std::atomic<int32_t> waiter_cpu;  // CPU + 1 while a thread polls there, negated afterwards; 0 before
     std::atomic<uint64_t> operation;              // for which it polls there
   };
+  // Owns both, unless `fd` is -1.
   Doorbell(int fd, Page* page) : fd_(fd), page_(page) {}
-  static std::unique_ptr<Doorbell> Map(int fd);
+  Page& page() { return *page_; }
 
-  int fd_;
-  Page* page_;
+ private:
+  static std::unique_ptr<Doorbell> Map(int fd);
+  // Wakes that many of the threads that sleep here. A simulation has threads of its own.
+  virtual void WakeSleepers(int count);
+
+  const int fd_;
+  Page* const page_;
   inline static std::atomic<uint64_t> wakes_{0};
 };
 

@@ -16,7 +16,7 @@ class ShmConnector::Offered final : public OfferedLink {
     if (!link.sending) return;
     send_ = connector->Ring(link);
     blocks_ = connector->Blocks();
-    offer_ += " " + std::to_string(send_->memory.fd()) + " " + std::to_string(blocks_->fd());
+    for (int fd : {send_->memory.fd(), blocks_->fd()}) offer_.append(" ").append(std::to_string(fd));
   }
 
   void Prepare(const std::string& peer_offer) override {

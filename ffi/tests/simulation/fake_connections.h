@@ -1,0 +1,129 @@
+// What a FakeNetwork is made of: one direction of a link, and one of a control connection. What is sent arrives when
+// virtual time and its random numbers say, in its order.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "network/peers/control_frames.h"
+#include "network/peers/frame_sender.h"
+#include "tests/simulation/virtual_time.h"
+#include "transport/core/link.h"
+
+namespace jaxring::test {
+
+// Carries messages from the rings of `send` to those of `recv`, and credits back, as the two pumps of a TCP connection
+// do.
+class FakeWire final : public Notifier {
+ public:
+  FakeWire(VirtualTime* time, uint32_t slot_bytes, Doorbell* sender, Doorbell* receiver, OnEnd sender_ends,
+           OnEnd receiver_ends)
+      : send(std::make_shared<SendLink>("tcp", LinkMemory::Anonymous(slot_bytes), this)),
+        recv(std::make_shared<RecvLink>("tcp", LinkMemory::Anonymous(slot_bytes), this)),
+        time_(time),
+        doorbells_{sender, receiver},
+        ends_{std::move(sender_ends), std::move(receiver_ends)},
+        taken_{{send->memory.ring(Protocol::kLL), sender}, {send->memory.ring(Protocol::kSimple), sender}},
+        put_{{recv->memory.ring(Protocol::kLL), receiver}, {recv->memory.ring(Protocol::kSimple), receiver}} {}
+
+  // There is a message, or room for one that waits.
+  void Notify() override {
+    time_->After(time_->Delay(), [this] { Carry(); });
+  }
+  // No more messages follow.
+  void SayGoodbye() {
+    goodbye_ = true;
+    Notify();
+  }
+  // What has not arrived is lost.
+  void End() {
+    if (std::exchange(cut_, true)) return;
+    const std::string why = "the peer closed the connection";
+    send->end.Close(why);
+    recv->end.Close(why);
+    for (int side : {0, 1}) {
+      doorbells_[side]->Notify();
+      ends_[side](why, Ending::kNoGoodbye);
+    }
+  }
+  // Messages that have not arrived, and credits that are not back.
+  int Left() const { return left_; }
+
+  const std::shared_ptr<SendLink> send;
+  const std::shared_ptr<RecvLink> recv;
+
+ private:
+  void Carry() {
+    bool idle = true;
+    for (int i = 0; i < 2 && !cut_; ++i) {
+      uint64_t from, to;
+      MessageId id;
+      Message message;
+      const char* payload;
+      if (!taken_[i].FindNext(&from, &id, &payload, &message)) continue;
+      idle = false;
+      if (!put_[i].Reserve(&to)) {
+        taken_[i].Unclaim(from);  // the release of a slot will notify this
+        continue;
+      }
+      std::memcpy(put_[i].payload(to), payload, message.bytes);
+      put_[i].Publish(to, id, message);
+      ++left_;
+      Notify();  // for the one behind it
+      if (time_->Loses(Loss::kCredit)) continue;
+      time_->After(time_->Delay(), [this, i, from] {
+        taken_[i].Release(from);
+        --left_;
+      });
+    }
+    if (idle && goodbye_ && !cut_) recv->end.complete = true;
+  }
+
+  VirtualTime* const time_;
+  Doorbell* const doorbells_[2];
+  const OnEnd ends_[2];
+  bool cut_ = false, goodbye_ = false;
+  int left_ = 0;
+  RingReceiver taken_[2];
+  RingSender put_[2];
+};
+
+class FakeControl final : public FrameSender {
+ public:
+  FakeControl(VirtualTime* time, std::function<void(const ControlFrame&)> arrives)
+      : time_(time), arrives_(std::move(arrives)) {}
+
+  bool Send(const std::string& bytes, bool /*dispensable*/) override {
+    if (closed_) return false;
+    Behind([this, bytes] {
+      FrameReader reader;
+      ControlFrame frame;
+      reader.Feed(bytes.data(), bytes.size());
+      if (reader.Next(&frame) != FrameReader::Result::kFrame) return;
+      if (frame.kind == ControlFrame::Kind::kFailed && time_->Loses(Loss::kNotice)) return;
+      arrives_(frame);
+    });
+    return true;
+  }
+  // Nothing more is sent; `ended` is called behind the last frame.
+  void Close(VirtualTime::Event ended) {
+    if (!std::exchange(closed_, true)) Behind(std::move(ended));
+  }
+
+ private:
+  void Behind(VirtualTime::Event event) {
+    last_ = std::max(last_, time_->now() + time_->Delay());
+    time_->At(last_, std::move(event));
+  }
+
+  VirtualTime* const time_;
+  const std::function<void(const ControlFrame&)> arrives_;
+  bool closed_ = false;
+  int64_t last_ = 0;
+};
+
+}  // namespace jaxring::test

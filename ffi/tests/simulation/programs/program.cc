@@ -1,0 +1,203 @@
+#include "tests/simulation/programs/program.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace jaxring::test {
+namespace {
+
+// The schedules of up to four processes, by placement.
+const std::vector<std::vector<const Schedule*>>& Placements() {
+  static const auto placements = [] {
+    std::map<std::vector<int32_t>, std::vector<const Schedule*>> found;
+    for (const auto& list : ScheduleLists()) {
+      for (const Schedule& schedule : list) {
+        if (schedule.half != Half::kBoth || schedule.ranks() < 2 || schedule.ranks() > 5) continue;
+        if (schedule.processes() <= 4) found[schedule.placement].push_back(&schedule);
+      }
+    }
+    std::vector<std::vector<const Schedule*>> all;
+    for (auto& [placement, schedules] : found) all.push_back(std::move(schedules));
+    return all;
+  }();
+  return placements;
+}
+
+Settings Choose(VirtualTime& time, const Schedule& schedule) {
+  static constexpr std::array kDtypes = {DType::kInt32, DType::kF32, DType::kBF16, DType::kInt8};
+  Settings settings;
+  settings.dtype = kDtypes[time.Random(kDtypes.size())];
+  settings.op = time.Chance(70) ? ReduceOp::kSum : ReduceOp::kMax;
+  settings.tile = 48;
+  settings.protocol = !schedule.messages() ? Protocol::kMemory : time.Chance(50) ? Protocol::kLL : Protocol::kSimple;
+  // A gathered message holds a tile of each rank of a memory domain.
+  if (schedule.name.find(" pxn ") != std::string::npos) settings.tile = 12;
+  const uint64_t longest = time.Chance(60) ? 40 : time.Chance(75) ? 200 : 700;
+  settings.block = 1 + time.Random(longest);
+  return settings;
+}
+
+}  // namespace
+
+Program::Program(VirtualTime* time) : time_(*time) {
+  const auto& schedules = Placements()[time_.Random(Placements().size())];
+  for (uint64_t i = 0, n = 1 + time_.Random(3); i < n; ++i) {
+    const Schedule& schedule = *schedules[time_.Random(schedules.size())];
+    calls_.push_back({&schedule, Choose(time_, schedule), {}});
+  }
+  in_order_ = time_.Chance(60);
+}
+
+Simulation::Pairs Program::Connected() const {
+  Simulation::Pairs pairs;
+  for (const Made& made : calls_) {
+    for (const RankTable& table : made.schedule->tables) {
+      for (int32_t peer : table.peers) {
+        const int a = process(table.rank), b = process(Peer::rank(peer));
+        if (a != b) pairs.insert(std::minmax(a, b));
+      }
+    }
+  }
+  std::set<int> reached{0};
+  for (int round = 0; round < processes(); ++round) {
+    for (const auto& [a, b] : pairs) {
+      if (reached.count(a) + reached.count(b) == 1) reached.insert({a, b});
+    }
+  }
+  return reached.size() == static_cast<size_t>(processes()) ? pairs : Simulation::Pairs();
+}
+
+void Program::Begin(Simulation* simulation) {
+  simulation_ = simulation;
+  for (size_t call = 0; call < calls_.size(); ++call) {
+    Made& made = calls_[call];
+    made.settings.key = call + 1;
+    made.settings.timeout_s = limit_s_;
+    SiteSpec spec{{std::to_string(call)}, {}, ranks(), limit_s_, {0}};
+    for (int rank = 0; rank < ranks(); ++rank) spec.groups.push_back(rank);
+    for (int p = 0; p < processes(); ++p) made.sites.push_back(std::make_shared<Site>(&simulation->engine(p), spec));
+  }
+}
+
+void Program::Plan(int process, const PlanRequest& request) const {
+  const size_t call = std::stoul(request.spec());
+  Settings settings = calls_[call].settings;
+  if (process == disagrees_ && call == 0) ++settings.block;
+  auto plan = MakePlan(*calls_[call].schedule, settings, process, kChannels);
+  plan->check = static_cast<uint32_t>(settings.block);
+  plan->epoch = request.epoch;
+  CheckPlan(*plan, kSlotBytes);
+  request.Resolve(std::move(plan));
+}
+
+void Program::Launch() {
+  const size_t begin = executions_.size();
+  const int64_t first_run = static_cast<int64_t>(begin);
+  std::vector<size_t> order;
+  for (size_t call = 0; call < calls_.size(); ++call) {
+    for (uint64_t i = 0, n = 1 + time_.Random(4); i < n; ++i) order.push_back(call);
+  }
+  auto shuffle = [this](std::vector<size_t>& list) {
+    for (size_t i = list.size(); i > 1; --i) std::swap(list[i - 1], list[time_.Random(i)]);
+  };
+  shuffle(order);
+  std::vector<int64_t> runs(calls_.size(), first_run);
+  for (size_t call : order) {
+    const Made& made = calls_[call];
+    Execution execution{call, runs[call]++, {}, {}};
+    for (int rank = 0; rank < ranks(); ++rank) {
+      Settings settings = made.settings;
+      if (process(rank) == disagrees_ && call == 0) ++settings.block;
+      const size_t seed = executions_.size();
+      execution.inputs.push_back(Input(settings, made.schedule->in_blocks, rank, seed));
+      execution.outputs.emplace_back(settings.block * settings.result_bytes() * made.schedule->out_blocks);
+    }
+    execution.ends.resize(ranks());
+    executions_.push_back(std::move(execution));
+  }
+  orders_.assign(ranks(), {});
+  launched_ = begin;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    // Executions of one call keep their order.
+    std::vector<size_t> calls = order;
+    if (!in_order_) shuffle(calls);
+    std::map<size_t, size_t> next;
+    for (size_t call : calls) {
+      size_t& at = next.try_emplace(call, begin).first->second;
+      while (executions_[at].call != call) ++at;
+      orders_[rank].push_back(at++);
+    }
+    const int64_t late = spread_ ? static_cast<int64_t>(time_.Random(500'000)) : 0;
+    time_.After(late + time_.Delay() * (time_.Chance(10) ? 50 : 1), [this, rank] { Next(rank, 0); }, true);
+  }
+}
+
+void Program::Next(int rank, size_t place) {
+  if (place >= orders_[rank].size()) return;
+  const size_t execution = orders_[rank][place];
+  Arrive(rank, execution);
+  // In order, the end of this one begins the next.
+  if (!in_order_ && place + 1 < orders_[rank].size())
+    time_.After(time_.Delay(), [this, rank, place] { Next(rank, place + 1); }, true);
+}
+
+void Program::Arrive(int rank, size_t number) {
+  Execution& execution = executions_[number];
+  if (Absent(rank, number) || simulation_->dead(process(rank))) return;
+  const Made& made = calls_[execution.call];
+  execution.ends[rank].arrived = true;
+  execution.ends[rank].arrived_at = time_.now();
+  time_.Note("arrives", process(rank), number * 16 + rank);
+  simulation_->Arrive(process(rank), [&] {
+    Arrival arrival{rank, rank, execution.run, {}, execution.inputs[rank].size(), execution.outputs[rank].size()};
+    arrival.participant.in = execution.inputs[rank].data();
+    arrival.participant.out = execution.outputs[rank].data();
+    arrival.participant.done = [this, rank, number](const Status& status) {
+      Execution& ended = executions_[number];
+      ++ended.ends[rank].called;
+      ended.ends[rank].ended_at = time_.now();
+      ended.ends[rank].status = status;
+      uint64_t detail = number * 16 + rank;
+      for (char c : status.message) detail = detail * 31 + static_cast<unsigned char>(c);
+      time_.Note(status.ok() ? "succeeds" : "fails", process(rank), detail);
+      const auto at = std::find(orders_[rank].begin(), orders_[rank].end(), number);
+      if (!in_order_ || at == orders_[rank].end() || at + 1 == orders_[rank].end()) return;
+      const size_t next = static_cast<size_t>(at - orders_[rank].begin()) + 1;
+      time_.After(time_.Delay(), [this, rank, next] { Next(rank, next); }, true);
+    };
+    made.sites[process(rank)]->Arrive(std::move(arrival));
+  });
+}
+
+bool Program::Ended(const Simulation& simulation) const {
+  for (size_t i = launched_; i < executions_.size(); ++i) {
+    for (int rank = 0; rank < ranks(); ++rank) {
+      if (simulation.dead(process(rank)) || executions_[i].ends[rank].called > 0) continue;
+      if (!Absent(rank, i)) return false;
+    }
+  }
+  return true;
+}
+
+std::string Program::Describe(const Execution& execution) const {
+  const Made& made = calls_[execution.call];
+  return made.schedule->name + ", block " + std::to_string(made.settings.block) + ", protocol " +
+         std::to_string(static_cast<int>(made.settings.protocol)) + ", run " + std::to_string(execution.run);
+}
+
+void Program::CheckOutputs() const {
+  for (const Execution& execution : executions_) {
+    const Made& made = calls_[execution.call];
+    const Reference reference(Describe(execution), *made.schedule, made.settings, execution.inputs);
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const Execution::End& end = execution.ends[rank];
+      const bool agrees = disagrees_ < 0 || execution.call != 0;
+      if (end.called > 0 && end.status.ok() && agrees) reference.Check(rank, execution.outputs[rank]);
+    }
+  }
+}
+
+}  // namespace jaxring::test

@@ -1,0 +1,115 @@
+#include "tests/simulation/simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace jaxring::test {
+
+Simulation::Simulation(VirtualTime* time, int processes, const EngineOptions& options, int channels, Planner planner,
+                       Pairs connected)
+    : time_(*time),
+      channels_(channels),
+      planner_(std::move(planner)),
+      connected_(std::move(connected)),
+      processes_(processes) {
+  for (int p = 0; p < processes; ++p) {
+    Process& process = processes_[p];
+    process.engine = std::make_unique<Engine>(options, [&](auto* client) {
+      auto network = std::make_unique<FakeNetwork>(&time_, p, options.slot_bytes, client);
+      process.network = network.get();
+      return network;
+    });
+    process.workers.resize(options.threads);
+    for (size_t i = 0; i < process.workers.size(); ++i) time_.After(time_.Delay(), [this, p, i] { Look(p, i); });
+  }
+  Connect();
+}
+
+void Simulation::Connect() {
+  for (int from = 0; from < processes(); ++from) {
+    for (int to = 0; to < processes(); ++to) {
+      const bool connected = connected_.empty() || connected_.count(std::minmax(from, to)) != 0;
+      if (from != to && connected) processes_[from].network->Connect(processes_[to].network, channels_);
+    }
+  }
+}
+
+void Simulation::Look(int p, size_t i) {
+  Process& process = processes_[p];
+  if (process.dead) return;
+  const Workers::Next next = process.engine->workers().Look(process.workers[i]);
+  auto again = [this, p, i] { Look(p, i); };
+  if (next.sleep == nullptr) {
+    if (next.moved) time_.Note("worked", p, i);
+    return time_.After(static_cast<int64_t>(1 + time_.Random(3)), again);
+  }
+  // Something may ring between the look and the sleep.
+  time_.After(static_cast<int64_t>(time_.Random(3)), [this, p, i, next, again] {
+    auto* const doorbell = static_cast<FakeDoorbell*>(next.sleep);
+    doorbell->Sleep(next.seen, [this, p, i, again] {
+      processes_[p].workers[i].last_progress = Clock::now();
+      again();
+    });
+  });
+}
+
+void Simulation::Arrive(int process, const VirtualTime::Event& arrive) {
+  if (dead(process)) return;
+  arrive();
+  time_.After(time_.Delay() * 5, [this, process] { Plan(process); }, true);
+}
+
+void Simulation::Plan(int process) {
+  PlanRequest request;
+  while (!dead(process) && engine(process).python().NextRequest(0, &request)) {
+    time_.Note("planned", process, request.collective);
+    planner_(process, request);
+  }
+}
+
+bool Simulation::Run(const std::function<bool()>& done, int64_t until) {
+  while (!done()) {
+    if (!time_.Step(until)) return done();
+    for (Process& process : processes_) {
+      while (!process.dead && process.engine->completions().RunOne()) {
+      }
+    }
+  }
+  return true;
+}
+
+void Simulation::Kill(int process) {
+  Process& killed = processes_[process];
+  killed.dead = true;
+  killed.network->Stop();
+  time_.Note("killed", process, 0);
+  for (Process& other : processes_) {
+    if (&other == &killed) continue;
+    killed.network->Cut(other.network);
+    other.network->Cut(killed.network);
+  }
+}
+
+void Simulation::Cut(int a, int b) {
+  processes_[a].network->Cut(processes_[b].network);
+  processes_[b].network->Cut(processes_[a].network);
+}
+
+bool Simulation::Renew(uint64_t epoch) {
+  for (Process& process : processes_) {
+    if (process.engine->network().epoch() != epoch && !process.engine->Renew(epoch, 0)) return false;
+  }
+  Connect();
+  for (Process& process : processes_) process.engine->halting().Resume();
+  return true;
+}
+
+size_t Simulation::Left() {
+  size_t left = 0;
+  for (const Process& process : processes_) {
+    left += process.network->Left() + process.engine->network().unexpected().bytes();
+  }
+  return left;
+}
+
+}  // namespace jaxring::test
