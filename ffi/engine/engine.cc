@@ -16,7 +16,8 @@ constexpr auto kSettle = std::chrono::seconds(2);
 
 Engine::Engine(EngineOptions options, const MakeNetwork& make_network)
     : options_(std::move(options)),
-      network_(make_network(this)),
+      client_(this),
+      network_(make_network(&client_)),
       interpreter_(
           &network_->links(), &network_->unexpected(),
           [this](const Operation& op, int self, int peer, const LinkEnd& end) { return Loss(op, self, peer, end); },

@@ -35,11 +35,11 @@ namespace jaxring {
 
 class Site;
 
-class Engine : private NetworkClient {
+class Engine {
  public:
   using MakeNetwork = std::function<std::unique_ptr<Network>(NetworkClient* client)>;
   Engine(EngineOptions options, const MakeNetwork& make_network);
-  ~Engine() override;
+  ~Engine();
   Engine(const Engine&) = delete;
 
   using Started = std::shared_ptr<Operation>;
@@ -91,15 +91,28 @@ class Engine : private NetworkClient {
   EngineCounters& counters() { return counters_; }
 
  private:
+  // What the network calls, from its thread. The engine itself has no virtual functions: this thread runs while classes
+  // derived from the engine are still being made, or have been destroyed.
+  class Client final : public NetworkClient {
+   public:
+    explicit Client(Engine* engine) : engine_(engine) {}
+    void OnTick() override { engine_->OnTick(); }
+    void OnFailure(uint64_t key, const Status& failure) override { engine_->active_.Fail(key, failure); }
+    void OnHalted(int process, const std::string& reason) override { engine_->Halt(reason, true, process); }
+    void OnMessage(int process, const std::string& text) override {
+      engine_->python_.AddControlMessage({process, text});
+    }
+    void OnClock(int process, const ClockOffset& clock) override { engine_->recorder_.Keep(process, clock); }
+    std::optional<std::pair<LaunchTime, uint64_t>> FindLaunch(uint64_t key, uint64_t sequence) override {
+      return engine_->recorder_.FindLaunch(key, sequence);
+    }
+
+   private:
+    Engine* const engine_;
+  };
+
   // Deadlines, crashes, heartbeats and warnings.
-  void OnTick() override;
-  void OnFailure(uint64_t key, const Status& failure) override { active_.Fail(key, failure); }
-  void OnHalted(int process, const std::string& reason) override { Halt(reason, true, process); }
-  void OnMessage(int process, const std::string& text) override { python_.AddControlMessage({process, text}); }
-  void OnClock(int process, const ClockOffset& clock) override { recorder_.Keep(process, clock); }
-  std::optional<std::pair<LaunchTime, uint64_t>> FindLaunch(uint64_t key, uint64_t sequence) override {
-    return recorder_.FindLaunch(key, sequence);
-  }
+  void OnTick();
 
   // Ends the workers and the network's thread.
   void StopThreads();
@@ -136,6 +149,7 @@ class Engine : private NetworkClient {
   void SendHeartbeats(Clock::time_point now);
 
   EngineOptions options_;
+  Client client_;
   const std::unique_ptr<Network> network_;
   Interpreter interpreter_;
   CompletionPool completions_;

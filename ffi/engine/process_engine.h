@@ -9,7 +9,7 @@ namespace jaxring {
 class ProcessEngine final : public Engine {
  public:
   explicit ProcessEngine(const EngineOptions& options)
-      : Engine(options, [&options](auto* client) {
+      : Engine(options, [&options](NetworkClient* client) {
           return std::make_unique<SystemNetwork>(
               NetworkOptions{options.slot_bytes, options.link_timeout_s, options.faults}, client);
         }) {}

@@ -125,7 +125,7 @@ CASE("heartbeats go on the connection that this process has dialled") {
     int dialled[2], accepted[2];
     for (int* ends : {dialled, accepted}) CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
     for (const bool now : {first, !first}) {
-      job.engine(0).network().AddControl(1, std::make_unique<Stream>((now ? dialled : accepted)[0]), "", now);
+      job.network(0).AddControl(1, std::make_unique<Stream>((now ? dialled : accepted)[0]), "", now);
     }
     pollfd waits{dialled[1], POLLIN, 0};
     CHECK(poll(&waits, 1, 60'000) == 1);
@@ -138,7 +138,7 @@ CASE("a process that has dialled no connection sends heartbeats on the one that 
   Job job(1, Wire::kShared);
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-  job.engine(0).network().AddControl(1, std::make_unique<Stream>(ends[0]));
+  job.network(0).AddControl(1, std::make_unique<Stream>(ends[0]));
   pollfd waits{ends[1], POLLIN, 0};
   CHECK(poll(&waits, 1, 60'000) == 1);
   close(ends[1]);

@@ -41,8 +41,8 @@ CASE("a damaged data connection") {
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
   const int between = dup(ends[0]);
-  LinkByTcp(job.engine(0).network(), 1, 7, ends[0], true);
-  LinkByTcp(job.engine(1).network(), 0, 7, ends[1], false);
+  LinkByTcp(job.network(0), 1, 7, ends[0], true);
+  LinkByTcp(job.network(1), 0, 7, ends[1], false);
   const std::vector<char> garbage(100, 'x');
   AllAreTold(&site, [&] { CHECK(send(between, garbage.data(), garbage.size(), MSG_NOSIGNAL) > 0); });
   close(between);

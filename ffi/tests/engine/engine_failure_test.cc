@@ -200,7 +200,7 @@ CASE("garbage on a control connection") {
   Job job(1, Wire::kShared);
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-  job.engine(0).network().AddControl(1, std::make_unique<Stream>(ends[0]));
+  job.network(0).AddControl(1, std::make_unique<Stream>(ends[0]));
   // Not malformed, but no times of a heartbeat.
   alive.times = {1, INT64_MAX, INT64_MAX};
   const std::string odd = EncodeFrame(alive);
@@ -234,30 +234,30 @@ CASE("failures are recorded") {
 }
 
 CASE("a rank of this process comes late") {
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLateHere(wire);
+  for (Wire wire : {Wire::kShared, Wire::kTcp, Wire::kFake}) CheckLateHere(wire);
 }
 
 CASE("a process does not arrive") {
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+  for (Wire wire : {Wire::kShared, Wire::kTcp, Wire::kFake}) {
     CheckAbsentProcess(wire, Protocol::kLL);
     CheckAbsentProcess(wire, Protocol::kSimple);
   }
 }
 
 CASE("a peer is lost") {
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLostPeer(wire, false);
+  for (Wire wire : {Wire::kShared, Wire::kTcp, Wire::kFake}) CheckLostPeer(wire, false);
   CheckLostPeer(Wire::kTcp, true);
 }
 
 CASE("processes disagree on a message's length") {
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+  for (Wire wire : {Wire::kShared, Wire::kTcp, Wire::kFake}) {
     CheckDisagreement(wire, 100, 101);
     CheckDisagreement(wire, 30, 101);
   }
 }
 
 CASE("a failure reaches all processes") {
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckSpread(wire);
+  for (Wire wire : {Wire::kShared, Wire::kTcp, Wire::kFake}) CheckSpread(wire);
 }
 
 }  // namespace

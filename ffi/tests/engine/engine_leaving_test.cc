@@ -70,8 +70,8 @@ void CheckLeftBefore(bool raised) {
   site->Arrive(Arriving(0, 1, data, data, ends.Expect()));
   int sockets[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets) == 0);
-  job.engine(0).network().AddControl(1, std::make_unique<Stream>(sockets[0]));
-  other.engine(0).network().AddControl(0, std::make_unique<Stream>(sockets[1]));
+  job.network(0).AddControl(1, std::make_unique<Stream>(sockets[0]));
+  other.network(0).AddControl(0, std::make_unique<Stream>(sockets[1]));
   for (const Status& status : ends.Wait()) {
     CHECK(status.code == Code::kUnavailable);
     CHECK(Says(status, raised ? "lost rank 1 (process 1): it is ending after an uncaught ValueError: why. "
@@ -81,7 +81,7 @@ void CheckLeftBefore(bool raised) {
 }
 
 CASE("a peer has left") {
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLeft(wire);
+  for (Wire wire : {Wire::kShared, Wire::kTcp, Wire::kFake}) CheckLeft(wire);
 }
 
 CASE("a peer left before the operation") {

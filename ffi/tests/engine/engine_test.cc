@@ -142,6 +142,19 @@ CASE("all collectives and algorithms") {
   CHECK(number > 200);
 }
 
+CASE("all collectives and algorithms in virtual time") {
+  size_t number = 0;
+  for (const Schedule& schedule : Schedules()) {
+    if (schedule.half != Half::kBoth || schedule.processes() == 1) continue;
+    Job job(schedule.processes(), Wire::kFake);
+    for (const Sample& sample : kSamples) {
+      const bool narrow = sample.dtype == DType::kC128;
+      Check(job, schedule, sample, ++number % 2 == 0 ? Protocol::kLL : Protocol::kSimple, narrow ? 16 : 40);
+    }
+  }
+  CHECK(number > 800);
+}
+
 // Results larger than the caches are written with non-temporal stores.
 CASE("large operands") {
   Job job(1, Wire::kShared);

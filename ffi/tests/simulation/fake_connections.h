@@ -1,5 +1,5 @@
-// What a FakeNetwork is made of: one direction of a link, and one of a control connection. What is sent arrives when
-// virtual time and its random numbers say, in its order.
+// What a FakeNetwork is made of: one direction of a link, one of a control connection, and what they are together. What
+// is sent arrives when virtual time and its random numbers say, in its order.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "network/peers/control_frames.h"
 #include "network/peers/frame_sender.h"
@@ -15,6 +16,9 @@
 #include "transport/core/link.h"
 
 namespace jaxring::test {
+
+// Why a connection ends, where a process does.
+inline constexpr const char* kClosed = "the peer closed the connection";
 
 // Carries messages from the rings of `send` to those of `recv`, and credits back, as the two pumps of a TCP connection
 // do.
@@ -42,12 +46,11 @@ class FakeWire final : public Notifier {
   // What has not arrived is lost.
   void End() {
     if (std::exchange(cut_, true)) return;
-    const std::string why = "the peer closed the connection";
-    send->end.Close(why);
-    recv->end.Close(why);
+    send->end.Close(kClosed);
+    recv->end.Close(kClosed);
     for (int side : {0, 1}) {
       doorbells_[side]->Notify();
-      ends_[side](why, Ending::kNoGoodbye);
+      ends_[side](kClosed, Ending::kNoGoodbye);
     }
   }
   // Messages that have not arrived, and credits that are not back.
@@ -94,8 +97,9 @@ class FakeWire final : public Notifier {
 
 class FakeControl final : public FrameSender {
  public:
-  FakeControl(VirtualTime* time, std::function<void(const ControlFrame&)> arrives)
-      : time_(time), arrives_(std::move(arrives)) {}
+  // Called with each frame, and with null where the connection ends.
+  using Arrives = std::function<void(const ControlFrame* frame)>;
+  FakeControl(VirtualTime* time, Arrives arrives) : time_(time), arrives_(std::move(arrives)) {}
 
   bool Send(const std::string& bytes, bool /*dispensable*/) override {
     if (closed_) return false;
@@ -105,13 +109,13 @@ class FakeControl final : public FrameSender {
       reader.Feed(bytes.data(), bytes.size());
       if (reader.Next(&frame) != FrameReader::Result::kFrame) return;
       if (frame.kind == ControlFrame::Kind::kFailed && time_->Loses(Loss::kNotice)) return;
-      arrives_(frame);
+      arrives_(&frame);
     });
     return true;
   }
-  // Nothing more is sent; `ended` is called behind the last frame.
-  void Close(VirtualTime::Event ended) {
-    if (!std::exchange(closed_, true)) Behind(std::move(ended));
+  // Nothing more is sent; the end arrives behind the last frame.
+  void Close() {
+    if (!std::exchange(closed_, true)) Behind([this] { arrives_(nullptr); });
   }
 
  private:
@@ -121,9 +125,30 @@ class FakeControl final : public FrameSender {
   }
 
   VirtualTime* const time_;
-  const std::function<void(const ControlFrame&)> arrives_;
+  const Arrives arrives_;
   bool closed_ = false;
   int64_t last_ = 0;
+};
+
+// All that leads from one process to another one.
+struct FakeWay {
+  void SayGoodbye() const {
+    for (const auto& wire : wires) wire->SayGoodbye();
+  }
+  // It ends, and both sides find that in their own time.
+  void End(VirtualTime* time) const {
+    for (const auto& wire : wires) time->After(time->Delay(), [wire = wire.get()] { wire->End(); });
+    control->Close();
+  }
+  int Left() const {
+    int left = 0;
+    for (const auto& wire : wires) left += wire->Left();
+    return left;
+  }
+
+  int to = 0;
+  std::shared_ptr<FakeControl> control;
+  std::vector<std::unique_ptr<FakeWire>> wires{};
 };
 
 }  // namespace jaxring::test

@@ -14,7 +14,7 @@ Simulation::Simulation(VirtualTime* time, int processes, const EngineOptions& op
       processes_(processes) {
   for (int p = 0; p < processes; ++p) {
     Process& process = processes_[p];
-    process.engine = std::make_unique<Engine>(options, [&](auto* client) {
+    process.engine = std::make_unique<Engine>(options, [&](NetworkClient* client) {
       auto network = std::make_unique<FakeNetwork>(&time_, p, options.slot_bytes, client);
       process.network = network.get();
       return network;
@@ -85,14 +85,16 @@ void Simulation::Kill(int process) {
   time_.Note("killed", process, 0);
   for (Process& other : processes_) {
     if (&other == &killed) continue;
-    killed.network->Cut(other.network);
-    other.network->Cut(killed.network);
+    Cut(process, static_cast<int>(&other - processes_.data()));
   }
 }
 
 void Simulation::Cut(int a, int b) {
-  processes_[a].network->Cut(processes_[b].network);
-  processes_[b].network->Cut(processes_[a].network);
+  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    for (const FakeWay& way : processes_[from].network->ways()) {
+      if (way.to == to) way.End(&time_);
+    }
+  }
 }
 
 bool Simulation::Renew(uint64_t epoch) {
@@ -107,7 +109,8 @@ bool Simulation::Renew(uint64_t epoch) {
 size_t Simulation::Left() {
   size_t left = 0;
   for (const Process& process : processes_) {
-    left += process.network->Left() + process.engine->network().unexpected().bytes();
+    for (const FakeWay& way : process.network->ways()) left += static_cast<size_t>(way.Left());
+    left += process.network->unexpected().bytes();
   }
   return left;
 }

@@ -13,6 +13,11 @@
 #include "tests/support/verbs_wire.h"
 
 namespace jaxring::test {
+namespace {
+
+Simulation* simulation = nullptr;  // of the fake job, while there is one
+
+}  // namespace
 
 struct Ends::State {
   std::mutex mutex;
@@ -50,8 +55,11 @@ Completion Ends::Expect() {
 }
 
 std::vector<Status> Ends::Wait() {
+  if (simulation != nullptr) {
+    simulation->Run([this] { return state_->called == state_->ends.size(); }, simulation->time().now() + 60'000'000);
+  }
   std::unique_lock lock(state_->mutex);
-  bool ended = state_->changed.wait_for(lock, std::chrono::seconds(60),
+  bool ended = state_->changed.wait_for(lock, std::chrono::seconds(simulation == nullptr ? 60 : 0),
                                         [this] { return state_->called == state_->ends.size(); });
   if (!ended) {
     std::cerr << state_->called << " of " << state_->ends.size() << " completions were called " << what_ << std::endl;
@@ -68,7 +76,19 @@ void Ends::WaitOk() {
 }
 
 Job::Job(int processes, Wire wire, const EngineOptions& options, int channels, bool ring)
-    : channels_(channels), wire_(wire), ring_(ring) {
+    : processes_(processes), channels_(channels), wire_(wire), ring_(ring) {
+  if (wire == Wire::kFake) {
+    EngineOptions stepped = options;
+    stepped.stepped = true;
+    Simulation::Pairs neighbours;
+    for (int p = 0; ring && p < processes; ++p) neighbours.insert(std::minmax(p, (p + 1) % processes));
+    time_ = std::make_unique<VirtualTime>(1);
+    simulation_ = std::make_unique<Simulation>(
+        time_.get(), processes, stepped, channels,
+        [this](int process, const PlanRequest& request) { Answer(process, request); }, std::move(neighbours));
+    simulation = simulation_.get();
+    return;
+  }
   for (int p = 0; p < processes; ++p) {
     engines_.push_back(std::make_unique<ProcessEngine>(options));
   }
@@ -88,6 +108,13 @@ void Job::Link() {
 }
 
 void Job::Renew(uint64_t epoch) {
+  if (simulation_) {
+    for (const int64_t until = time_->now() + 60'000'000; !simulation_->Renew(epoch);) {
+      CHECK(time_->now() < until);
+      simulation_->Run([] { return false; }, time_->now() + 1000);
+    }
+    return;
+  }
   for (auto& engine : engines_) CHECK(engine->Renew(epoch, 60));
   for (auto& [pair, fd] : sockets_) close(fd);
   for (auto& [pair, fd] : controls_) close(fd);
@@ -98,6 +125,7 @@ void Job::Renew(uint64_t epoch) {
 }
 
 Job::~Job() {
+  if (simulation_) simulation = nullptr;
   stop_ = true;
   for (auto& engine : engines_) engine->python().Close();
   for (auto& planner : planners_) planner.join();
@@ -112,13 +140,14 @@ void Job::Answer(const std::string& spec, Planner planner) {
 }
 
 void Job::Cut(int a, int b) {
+  if (simulation_) return simulation_->Cut(a, b);
   for (auto& [pair, fd] : sockets_) {
     if (pair == std::pair(a, b) || pair == std::pair(b, a)) shutdown(fd, SHUT_RDWR);
   }
 }
 
 void Job::Share(int from, int to, int channel) {
-  SystemNetwork &sender = engine(from).network(), &receiver = engine(to).network();
+  SystemNetwork &sender = network(from), &receiver = network(to);
   const LinkName sends{to, channel, true}, receives{from, channel, false};
   const std::string ours = sender.connectors().Offer("shm", sends, {});
   sender.connectors().Prepare(sends, receiver.connectors().Offer("shm", receives, {}));
@@ -141,7 +170,7 @@ void Job::Share(int from, int to, int channel) {
 
 void Job::Connect(int from, int to, int channel) {
   if (!VerbsDevices().empty()) {
-    sockets_.push_back({{from, to}, ConnectVerbs(engine(from), engine(to), from, to, channel)});
+    sockets_.push_back({{from, to}, ConnectVerbs(*engines_[from], *engines_[to], from, to, channel)});
     return;
   }
   sockaddr_in address{};
@@ -161,11 +190,14 @@ void Job::Connect(int from, int to, int channel) {
   CHECK(receiving >= 0);
   close(listener);
   sockets_.push_back({{from, to}, dup(sending)});
-  LinkByTcp(engine(to).network(), from, channel, receiving, false);
-  LinkByTcp(engine(from).network(), to, channel, sending, true);
+  LinkByTcp(network(to), from, channel, receiving, false);
+  LinkByTcp(network(from), to, channel, sending, true);
 }
 
-void Job::CutControl(int a, int b) { shutdown(controls_.at({std::min(a, b), std::max(a, b)}), SHUT_RDWR); }
+void Job::CutControl(int a, int b) {
+  if (simulation_) return simulation_->Cut(a, b);
+  shutdown(controls_.at({std::min(a, b), std::max(a, b)}), SHUT_RDWR);
+}
 
 void Job::DamageControl(int from, int to) {
   CHECK(from < to);  // the end that is kept
@@ -176,21 +208,24 @@ void Job::Control(int a, int b) {
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
   controls_[{a, b}] = dup(ends[0]);
-  engine(a).network().AddControl(b, std::make_unique<Stream>(ends[0]));
-  engine(b).network().AddControl(a, std::make_unique<Stream>(ends[1]));
+  network(a).AddControl(b, std::make_unique<Stream>(ends[0]));
+  network(b).AddControl(a, std::make_unique<Stream>(ends[1]));
 }
 
 void Job::Plan(int process) {
   while (!stop_) {
     PlanRequest request;
-    if (!engine(process).NextRequest(0.05, &request)) continue;
-    Planner planner;
-    {
-      std::lock_guard lock(mutex_);
-      planner = answers_.at(request.spec());
-    }
-    planner(process, request);
+    if (engine(process).NextRequest(0.05, &request)) Answer(process, request);
   }
+}
+
+void Job::Answer(int process, const PlanRequest& request) {
+  Planner planner;
+  {
+    std::lock_guard lock(mutex_);
+    planner = answers_.at(request.spec());
+  }
+  planner(process, request);
 }
 
 std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings& settings, int process, int channels) {
@@ -264,7 +299,7 @@ void Call::Arrive(int rank, int64_t run, std::unique_ptr<char*[]> blocks, Comple
   arrival.participant.in = blocks[0];
   arrival.participant.out = blocks[schedule_.in_blocks];
   arrival.participant.blocks = std::move(blocks);
-  site(rank)->Arrive(std::move(arrival));
+  job_->Arrive(schedule_.placement[rank], [&] { site(rank)->Arrive(std::move(arrival)); });
 }
 
 void Call::Arrive(int rank, int64_t run, const void* in, void* out, Completion done, std::unique_ptr<Extents> extents) {
@@ -272,7 +307,7 @@ void Call::Arrive(int rank, int64_t run, const void* in, void* out, Completion d
   arrival.participant.in = in;
   arrival.participant.out = out;
   arrival.participant.extents = std::move(extents);
-  site(rank)->Arrive(std::move(arrival));
+  job_->Arrive(schedule_.placement[rank], [&] { site(rank)->Arrive(std::move(arrival)); });
 }
 
 void Call::Arrive(int rank, int64_t run, const void* in, void* out, std::unique_ptr<EpilogueBuffers> epilogue,
@@ -281,7 +316,7 @@ void Call::Arrive(int rank, int64_t run, const void* in, void* out, std::unique_
   arrival.participant.in = in;
   arrival.participant.out = out;
   arrival.participant.epilogue = std::move(epilogue);
-  site(rank)->Arrive(std::move(arrival));
+  job_->Arrive(schedule_.placement[rank], [&] { site(rank)->Arrive(std::move(arrival)); });
 }
 
 std::string Call::Describe() const {

@@ -1,4 +1,5 @@
-// A job inside one test process. Each of the job's processes has an engine, linked as in real processes, and a planner.
+// A job inside one test process. Each of the job's processes has an engine, linked as in real processes, and a planner;
+// or all of them are simulated in virtual time.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,7 @@
 
 #include "engine/process_engine.h"
 #include "engine/site.h"
+#include "tests/simulation/simulation.h"
 #include "tests/support/check.h"
 #include "tests/support/schedules.h"
 
@@ -33,8 +35,9 @@ class Ends {
   std::shared_ptr<State> state_;
 };
 
-// kTcp uses RDMA instead if JAXRING_TEST_VERBS names devices.
-enum class Wire { kShared, kTcp };
+// kTcp uses RDMA instead if JAXRING_TEST_VERBS names devices. kFake: in virtual time (tests/simulation/simulation.h);
+// there is one such job at a time, and everything happens while its test waits for ends.
+enum class Wire { kShared, kTcp, kFake };
 
 class Job {
  public:
@@ -46,12 +49,18 @@ class Job {
   Job(int processes, Wire wire, const EngineOptions& options, int channels, bool ring = false);
   ~Job();
 
-  ProcessEngine& engine(int process) { return *engines_[process]; }
-  int processes() const { return static_cast<int>(engines_.size()); }
+  Engine& engine(int process) { return simulation_ ? simulation_->engine(process) : *engines_[process]; }
+  // Not of a fake.
+  SystemNetwork& network(int process) { return engines_[process]->network(); }
+  int processes() const { return processes_; }
   int channels() const { return channels_; }
   uint64_t NextKey() { return next_key_++; }
   // Sets the planner that answers the requests of sites with this spec.
   void Answer(const std::string& spec, Planner planner);
+  // Does `arrive`, which has a participant arrive in that process.
+  void Arrive(int process, const std::function<void()>& arrive) {
+    simulation_ ? simulation_->Arrive(process, arrive) : arrive();
+  }
   // Makes all processes, which are halted, begin a new epoch with new links.
   void Renew(uint64_t epoch);
   // Ends the control connection, as the death of a process does.
@@ -67,10 +76,13 @@ class Job {
   void Connect(int from, int to, int channel);
   void Control(int a, int b);
   void Plan(int process);
+  void Answer(int process, const PlanRequest& request);
 
-  const int channels_;
+  const int processes_, channels_;
   const Wire wire_;
   const bool ring_;
+  std::unique_ptr<VirtualTime> time_;
+  std::unique_ptr<Simulation> simulation_;  // null where the engines are those of processes
   std::vector<std::unique_ptr<ProcessEngine>> engines_;
   std::vector<std::pair<std::pair<int, int>, int>> sockets_;
   std::map<std::pair<int, int>, int> controls_;

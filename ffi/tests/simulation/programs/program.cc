@@ -45,8 +45,12 @@ Settings Choose(VirtualTime& time, const Schedule& schedule) {
 Program::Program(VirtualTime* time) : time_(*time) {
   const auto& schedules = Placements()[time_.Random(Placements().size())];
   for (uint64_t i = 0, n = 1 + time_.Random(3); i < n; ++i) {
-    const Schedule& schedule = *schedules[time_.Random(schedules.size())];
-    calls_.push_back({&schedule, Choose(time_, schedule), {}});
+    Made made;
+    for (uint64_t fused = time_.Chance(75) ? 1 : 2 + time_.Random(2); fused > 0; --fused) {
+      const Schedule& schedule = *schedules[time_.Random(schedules.size())];
+      made.collectives.push_back({&schedule, Choose(time_, schedule)});
+    }
+    calls_.push_back(std::move(made));
   }
   in_order_ = time_.Chance(60);
 }
@@ -54,10 +58,12 @@ Program::Program(VirtualTime* time) : time_(*time) {
 Simulation::Pairs Program::Connected() const {
   Simulation::Pairs pairs;
   for (const Made& made : calls_) {
-    for (const RankTable& table : made.schedule->tables) {
-      for (int32_t peer : table.peers) {
-        const int a = process(table.rank), b = process(Peer::rank(peer));
-        if (a != b) pairs.insert(std::minmax(a, b));
+    for (const Collective& collective : made.collectives) {
+      for (const RankTable& table : collective.schedule->tables) {
+        for (int32_t peer : table.peers) {
+          const int a = process(table.rank), b = process(Peer::rank(peer));
+          if (a != b) pairs.insert(std::minmax(a, b));
+        }
       }
     }
   }
@@ -74,19 +80,32 @@ void Program::Begin(Simulation* simulation) {
   simulation_ = simulation;
   for (size_t call = 0; call < calls_.size(); ++call) {
     Made& made = calls_[call];
-    made.settings.key = call + 1;
-    made.settings.timeout_s = limit_s_;
-    SiteSpec spec{{std::to_string(call)}, {}, ranks(), limit_s_, {0}};
+    SiteSpec spec{{}, {}, ranks(), limit_s_, std::vector<uint64_t>(made.collectives.size())};
+    for (Collective& collective : made.collectives) {
+      collective.settings.key = 100 * (call + 1) + spec.specs.size();
+      collective.settings.timeout_s = limit_s_;
+      spec.specs.push_back(std::to_string(call));
+    }
     for (int rank = 0; rank < ranks(); ++rank) spec.groups.push_back(rank);
     for (int p = 0; p < processes(); ++p) made.sites.push_back(std::make_shared<Site>(&simulation->engine(p), spec));
   }
 }
 
-void Program::Plan(int process, const PlanRequest& request) const {
-  const size_t call = std::stoul(request.spec());
-  Settings settings = calls_[call].settings;
+Settings Program::SettingsOf(size_t call, size_t collective, int process) const {
+  Settings settings = calls_[call].collectives[collective].settings;
   if (process == disagrees_ && call == 0) ++settings.block;
-  auto plan = MakePlan(*calls_[call].schedule, settings, process, kChannels);
+  return settings;
+}
+
+void Program::Plan(int process, const PlanRequest& request) {
+  const size_t call = std::stoul(request.spec());
+  const Settings settings = SettingsOf(call, request.collective, process);
+  if (process == refuses_ && call == 0 && refusals_ > 0) {
+    --refusals_;
+    request.Identify(settings.key, Half::kBoth, process);
+    return request.Reject(reason_);
+  }
+  auto plan = MakePlan(*calls_[call].collectives[request.collective].schedule, settings, process, kChannels);
   plan->check = static_cast<uint32_t>(settings.block);
   plan->epoch = request.epoch;
   CheckPlan(*plan, kSlotBytes);
@@ -106,14 +125,15 @@ void Program::Launch() {
   shuffle(order);
   std::vector<int64_t> runs(calls_.size(), first_run);
   for (size_t call : order) {
-    const Made& made = calls_[call];
-    Execution execution{call, runs[call]++, {}, {}};
-    for (int rank = 0; rank < ranks(); ++rank) {
-      Settings settings = made.settings;
-      if (process(rank) == disagrees_ && call == 0) ++settings.block;
-      const size_t seed = executions_.size();
-      execution.inputs.push_back(Input(settings, made.schedule->in_blocks, rank, seed));
-      execution.outputs.emplace_back(settings.block * settings.result_bytes() * made.schedule->out_blocks);
+    const std::vector<Collective>& collectives = calls_[call].collectives;
+    Execution execution{call, runs[call]++, std::vector<Execution::Data>(collectives.size())};
+    for (size_t i = 0; i < collectives.size(); ++i) {
+      for (int rank = 0; rank < ranks(); ++rank) {
+        const Settings settings = SettingsOf(call, i, process(rank));
+        const Schedule& schedule = *collectives[i].schedule;
+        execution.data[i].inputs.push_back(Input(settings, schedule.in_blocks, rank, executions_.size() + i));
+        execution.data[i].outputs.emplace_back(settings.block * settings.result_bytes() * schedule.out_blocks);
+      }
     }
     execution.ends.resize(ranks());
     executions_.push_back(std::move(execution));
@@ -152,9 +172,18 @@ void Program::Arrive(int rank, size_t number) {
   execution.ends[rank].arrived_at = time_.now();
   time_.Note("arrives", process(rank), number * 16 + rank);
   simulation_->Arrive(process(rank), [&] {
-    Arrival arrival{rank, rank, execution.run, {}, execution.inputs[rank].size(), execution.outputs[rank].size()};
-    arrival.participant.in = execution.inputs[rank].data();
-    arrival.participant.out = execution.outputs[rank].data();
+    const auto buffers = [&](size_t i) -> Arrival::Buffers {
+      const Buffer& in = execution.data[i].inputs[rank];
+      Buffer& out = execution.data[i].outputs[rank];
+      return {in.data(), out.data(), in.size(), out.size()};
+    };
+    const Arrival::Buffers first = buffers(0);
+    Arrival arrival{rank, rank, execution.run, {}, first.in_bytes, first.out_bytes};
+    arrival.participant.in = first.in;
+    arrival.participant.out = first.out;
+    const size_t fused = execution.data.size();
+    if (fused > 1) arrival.further = std::make_unique<Arrival::Buffers[]>(fused - 1);
+    for (size_t i = 1; i < fused; ++i) arrival.further[i - 1] = buffers(i);
     arrival.participant.done = [this, rank, number](const Status& status) {
       Execution& ended = executions_[number];
       ++ended.ends[rank].called;
@@ -183,19 +212,26 @@ bool Program::Ended(const Simulation& simulation) const {
 }
 
 std::string Program::Describe(const Execution& execution) const {
-  const Made& made = calls_[execution.call];
-  return made.schedule->name + ", block " + std::to_string(made.settings.block) + ", protocol " +
-         std::to_string(static_cast<int>(made.settings.protocol)) + ", run " + std::to_string(execution.run);
+  std::string text;
+  for (const Collective& collective : calls_[execution.call].collectives) {
+    text.append(text.empty() ? "" : " and ").append(collective.schedule->name);
+    text.append(", block ").append(std::to_string(collective.settings.block)).append(", protocol ");
+    text.append(std::to_string(static_cast<int>(collective.settings.protocol)));
+  }
+  return text.append(", run ").append(std::to_string(execution.run));
 }
 
 void Program::CheckOutputs() const {
   for (const Execution& execution : executions_) {
-    const Made& made = calls_[execution.call];
-    const Reference reference(Describe(execution), *made.schedule, made.settings, execution.inputs);
-    for (int rank = 0; rank < ranks(); ++rank) {
-      const Execution::End& end = execution.ends[rank];
-      const bool agrees = disagrees_ < 0 || execution.call != 0;
-      if (end.called > 0 && end.status.ok() && agrees) reference.Check(rank, execution.outputs[rank]);
+    if (disagrees_ >= 0 && execution.call == 0) continue;
+    for (size_t i = 0; i < execution.data.size(); ++i) {
+      const Collective& collective = calls_[execution.call].collectives[i];
+      const Reference reference(Describe(execution), *collective.schedule, collective.settings,
+                                execution.data[i].inputs);
+      for (int rank = 0; rank < ranks(); ++rank) {
+        const Execution::End& end = execution.ends[rank];
+        if (end.called > 0 && end.status.ok()) reference.Check(rank, execution.data[i].outputs[rank]);
+      }
     }
   }
 }

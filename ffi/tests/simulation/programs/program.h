@@ -17,7 +17,10 @@ namespace jaxring::test {
 struct Execution {
   size_t call;
   int64_t run;
-  std::vector<Buffer> inputs, outputs;
+  struct Data {
+    std::vector<Buffer> inputs, outputs;  // of each rank
+  };
+  std::vector<Data> data;  // of each collective of the call
   struct End {
     bool arrived = false;
     int64_t arrived_at = 0, ended_at = 0;
@@ -31,9 +34,9 @@ class Program {
  public:
   explicit Program(VirtualTime* time);
 
-  int processes() const { return calls_[0].schedule->processes(); }
-  int ranks() const { return calls_[0].schedule->ranks(); }
-  int process(int rank) const { return calls_[0].schedule->placement[rank]; }
+  int processes() const { return first().processes(); }
+  int ranks() const { return first().ranks(); }
+  int process(int rank) const { return first().placement[rank]; }
   static constexpr int kChannels = 2;
   static constexpr uint32_t kSlotBytes = 256;
   // Seconds until an operation fails.
@@ -41,10 +44,16 @@ class Program {
   void set_limit(double seconds) { limit_s_ = seconds; }
   // That process has another length for the first call than the others.
   void Disagree(int process) { disagrees_ = process; }
+  // That process refuses so many plans of the first call, for a reason.
+  void Refuse(int process, uint64_t times, Status reason) {
+    refuses_ = process;
+    refusals_ = times;
+    reason_ = std::move(reason);
+  }
 
   // Makes the sites, and the planner that answers them.
   void Begin(Simulation* simulation);
-  void Plan(int process, const PlanRequest& request) const;
+  void Plan(int process, const PlanRequest& request);
   // Has all ranks arrive at all executions, each at its own time. A rank goes on to the next one when the one before
   // has ended, or, where the program is not `in_order`, without waiting and in an order of its own.
   void Launch();
@@ -66,11 +75,17 @@ class Program {
   void CheckOutputs() const;
 
  private:
-  struct Made {
+  const Schedule& first() const { return *calls_[0].collectives[0].schedule; }
+  struct Collective {
     const Schedule* schedule;
     Settings settings;
-    std::vector<std::shared_ptr<Site>> sites;
   };
+  // One, or several that are fused.
+  struct Made {
+    std::vector<Collective> collectives;
+    std::vector<std::shared_ptr<Site>> sites;  // of each process
+  };
+  Settings SettingsOf(size_t call, size_t collective, int process) const;
   bool Absent(int rank, size_t number) const {
     if (rank != absent_) return false;
     if (in_order_) return number >= absent_from_;
@@ -88,7 +103,9 @@ class Program {
   bool in_order_;
   double limit_s_ = 20;
   bool spread_ = false;
-  int disagrees_ = -1, absent_ = -1;
+  int disagrees_ = -1, absent_ = -1, refuses_ = -1;
+  uint64_t refusals_ = 0;
+  Status reason_;
   size_t absent_from_ = 0;
 };
 
