@@ -21,8 +21,7 @@ bool Halting::End(const std::string& reason) {
   return true;
 }
 
-std::optional<std::string> Halting::Reason() {
-  if (!halted_.load()) return std::nullopt;
+std::string Halting::Known() {
   MutexLock lock(mutex_);
   return reason_;
 }

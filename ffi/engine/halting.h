@@ -22,12 +22,18 @@ class Halting {
   bool End(const std::string& reason);
   bool halted() const { return halted_.load(std::memory_order_acquire); }
   // The reason if it is halted.
-  std::optional<std::string> Reason();
+  std::optional<std::string> Reason() {
+    if (!halted_.load()) [[likely]]
+      return std::nullopt;
+    return Known();
+  }
   // A new epoch begins: other processes may be told again.
   void BeginEpoch();
   void Resume();
 
  private:
+  [[gnu::cold]] std::string Known();
+
   Mutex mutex_;  // no other mutex is taken under it
   std::string reason_ JAXRING_GUARDED_BY(mutex_);
   bool ending_ JAXRING_GUARDED_BY(mutex_) = false;

@@ -70,6 +70,7 @@ void Engine::Begin(std::span<Started> ops, bool help) {
 }
 
 void Engine::HandOver(std::span<Started> ops) {
+  if (ops.empty()) return;
   const size_t lanes = active_.Add(ops, network_->failures());
   if (lanes == 0) return;
   workers_.Wake(lanes);
