@@ -80,7 +80,7 @@ bool Simulation::Run(const std::function<bool()>& done, int64_t until) {
 
 void Simulation::Kill(int process) {
   Process& killed = processes_[process];
-  killed.dead = true;
+  if (std::exchange(killed.dead, true)) return;
   killed.network->Stop();
   time_.Note("killed", process, 0);
   for (Process& other : processes_) {

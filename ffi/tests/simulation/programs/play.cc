@@ -1,6 +1,7 @@
 #include "tests/simulation/programs/play.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <tuple>
@@ -37,79 +38,106 @@ class Game {
     options.slot_bytes = Program::kSlotBytes;
     options.spin_us = time_.Chance(50) ? 0 : 20;
     options.patience_us = time_.Chance(50) ? 0 : 20;
-    if (trouble_ == Trouble::kAbsent) {
-      program_.set_limit(0.1 * static_cast<double>(1 + time_.Random(5)));
-      if (time_.Chance(50)) program_.Spread();
-    }
     simulation_ = std::make_unique<Simulation>(
         &time_, program_.processes(), options, Program::kChannels,
         [this](int process, const PlanRequest& request) { program_.Plan(process, request); }, connected_);
     program_.Begin(simulation_.get());
     program_.Launch();
-    Begin();
+    for (const Happening& happening : happenings_) Begin(happening);
     if (!simulation_->Run([this] { return program_.Ended(*simulation_); }, kPatience)) return Stuck();
     program_.CheckOutputs();
     for (const Execution& execution : program_.executions()) Judge(execution);
-    if (trouble_ == Trouble::kHalted && played_.fault.empty()) GoOn();
-    if (trouble_ == Trouble::kNothing || trouble_ == Trouble::kDisagree || trouble_ == Trouble::kInterrupted ||
-        trouble_ == Trouble::kRefused) {
-      Drain();
-    }
+    if (!played_.fault.empty()) return;
+    if (Any({Trouble::kHalted})) GoOn();
+    if (!Any({Trouble::kAbsent, Trouble::kDies, Trouble::kCut, Trouble::kLeaves, Trouble::kHalted})) Drain();
   }
 
  private:
-  // Chooses the trouble, and where it is.
+  // Something that goes wrong, by itself or beside another thing.
+  struct Happening {
+    Trouble trouble = Trouble::kNothing;
+    int process = 0, other = 0;
+  };
+
+  // Chooses what goes wrong, and where.
   void Choose() {
+    if (time_.Chance(70)) connected_ = program_.Connected();
+    Add(static_cast<Trouble>(Share()));
+    // Some troubles come together with a second one.
+    const Trouble first = happenings_.front().trouble;
+    if (first == Trouble::kNothing || first == Trouble::kHalted || !time_.Chance(25)) return;
+    static constexpr Trouble kSeconds[] = {Trouble::kDies, Trouble::kCut, Trouble::kLeaves, Trouble::kInterrupted};
+    const Trouble second = kSeconds[time_.Random(4)];
+    if (second != first && program_.processes() > 1) Add(second);
+  }
+  size_t Share() {
     uint64_t share = time_.Random(100);
     size_t trouble = 0;
     while (share >= kShares[trouble]) share -= kShares[trouble++];
-    trouble_ = static_cast<Trouble>(trouble);
-    if (program_.processes() == 1 && trouble_ != Trouble::kAbsent && trouble_ != Trouble::kInterrupted)
-      trouble_ = Trouble::kNothing;
-    process_ = static_cast<int>(time_.Random(program_.processes()));
-    if (time_.Chance(70)) connected_ = program_.Connected();
-    if (trouble_ == Trouble::kDisagree) program_.Disagree(process_);
-    if (trouble_ == Trouble::kRefused) {
-      program_.Refuse(process_, 1 + time_.Random(2), Status::Error(Code::kResourceExhausted, "no memory for a link"));
+    return trouble;
+  }
+  void Add(Trouble trouble) {
+    if (program_.processes() == 1 && trouble != Trouble::kAbsent && trouble != Trouble::kInterrupted &&
+        trouble != Trouble::kRefused) {
+      trouble = Trouble::kNothing;
     }
-    if (trouble_ == Trouble::kAbsent) program_.Leave(static_cast<int>(time_.Random(program_.ranks())), time_.Random(3));
-    played_.trouble = kTroubles[static_cast<size_t>(trouble_)];
+    Happening happening{trouble, static_cast<int>(time_.Random(program_.processes()))};
+    if (trouble == Trouble::kCut) ChooseCut(&happening);
+    if (trouble == Trouble::kDisagree) program_.Disagree(happening.process);
+    if (trouble == Trouble::kRefused) {
+      const Status reason = Status::Error(Code::kResourceExhausted, "no memory for a link");
+      program_.Refuse(happening.process, 1 + time_.Random(2), reason);
+    }
+    if (trouble == Trouble::kAbsent) {
+      program_.Leave(static_cast<int>(time_.Random(program_.ranks())), time_.Random(3));
+      program_.set_limit(0.1 * static_cast<double>(1 + time_.Random(5)));
+      if (time_.Chance(50)) program_.Spread();
+    }
+    happenings_.push_back(happening);
+    played_.trouble += (played_.trouble.empty() ? "" : " and ") + std::string(kTroubles[static_cast<size_t>(trouble)]);
+  }
+  void ChooseCut(Happening* cut) {
+    const uint64_t other = 1 + time_.Random(program_.processes() - 1);
+    cut->other = (cut->process + static_cast<int>(other)) % program_.processes();
+    if (connected_.empty()) return;
+    auto pair = connected_.begin();
+    std::advance(pair, time_.Random(connected_.size()));
+    std::tie(cut->process, cut->other) = *pair;
+  }
+  bool Any(std::initializer_list<Trouble> troubles) const {
+    return std::any_of(happenings_.begin(), happenings_.end(), [&](const Happening& each) {
+      return std::find(troubles.begin(), troubles.end(), each.trouble) != troubles.end();
+    });
   }
 
   // What happens at some moment.
-  void Begin() {
+  void Begin(const Happening& happening) {
     const int64_t moment = static_cast<int64_t>(time_.Random(time_.Chance(70) ? 600 : 4000));
-    Engine& engine = simulation_->engine(process_);
-    switch (trouble_) {
+    const int process = happening.process, other = happening.other;
+    Engine& engine = simulation_->engine(process);
+    switch (happening.trouble) {
       case Trouble::kDies:
-        return time_.At(moment, [this] { simulation_->Kill(process_); });
+        return time_.At(moment, [=, this] { simulation_->Kill(process); });
       case Trouble::kCut:
-        ChooseCut();
-        return time_.At(moment, [this] { simulation_->Cut(process_, other_); });
+        return time_.At(moment, [=, this] { simulation_->Cut(process, other); });
       case Trouble::kLeaves:
         return time_.At(
             moment,
-            [this, &engine] {
+            [=, this, &engine] {
+              if (simulation_->dead(process)) return;
               engine.Abort("it is ending", 0, true);
-              time_.After(time_.Delay() * 100, [this] { simulation_->Kill(process_); });
+              time_.After(time_.Delay() * 100, [=, this] { simulation_->Kill(process); });
             },
             true);
       case Trouble::kInterrupted:
-        return time_.At(moment, [&engine] { engine.Interrupt("interrupted", Clock::now()); });
+        return time_.At(moment, [=, this, &engine] {
+          if (!simulation_->dead(process)) engine.Interrupt("interrupted", Clock::now());
+        });
       case Trouble::kHalted:
         return time_.At(moment, [&engine] { engine.Halt("the job is rebuilt"); });
       default:
         return;
     }
-  }
-
-  void ChooseCut() {
-    const uint64_t other = 1 + time_.Random(program_.processes() - 1);
-    other_ = (process_ + static_cast<int>(other)) % program_.processes();
-    if (connected_.empty()) return;
-    auto pair = connected_.begin();
-    std::advance(pair, time_.Random(connected_.size()));
-    std::tie(process_, other_) = *pair;
   }
 
   void Stuck() {
@@ -130,11 +158,11 @@ class Game {
   }
 
   // Whether an error is right.
-  bool Explains(const Execution& execution, int rank, const Status& status) const {
+  bool Explains(const Happening& happening, const Execution& execution, int rank, const Status& status) const {
     const auto says = [&](const std::string& text) { return status.message.find(text) != std::string::npos; };
     const auto names = [&](int process) { return says("(process " + std::to_string(process) + ")"); };
-    const bool own = program_.process(rank) == process_;
-    switch (trouble_) {
+    const bool own = program_.process(rank) == happening.process;
+    switch (happening.trouble) {
       case Trouble::kNothing:
         return false;
       case Trouble::kAbsent:
@@ -144,12 +172,12 @@ class Game {
       case Trouble::kDisagree:
         return execution.call == 0 && status.code == Code::kInvalidArgument && says("The ranks disagree");
       case Trouble::kDies:
-        return status.code == Code::kUnavailable && names(process_);
+        return status.code == Code::kUnavailable && names(happening.process);
       case Trouble::kCut:
-        return status.code == Code::kUnavailable && (names(process_) || names(other_));
+        return status.code == Code::kUnavailable && (names(happening.process) || names(happening.other));
       case Trouble::kLeaves:
         return own ? status.code == Code::kAborted && says("it is ending")
-                   : status.code == Code::kUnavailable && names(process_);
+                   : status.code == Code::kUnavailable && names(happening.process);
       case Trouble::kInterrupted:
         return status.code == Code::kAborted && says("interrupted");
       case Trouble::kRefused:
@@ -162,7 +190,7 @@ class Game {
 
   // A failure reaches all that are in the execution, well before they would see it themselves.
   void JudgeSpread(const Execution& execution) {
-    if (trouble_ == Trouble::kDies || trouble_ == Trouble::kCut || trouble_ == Trouble::kLeaves) return;
+    if (Any({Trouble::kDies, Trouble::kCut, Trouble::kLeaves})) return;
     // Of a fused call each operation is heard of by itself, and a rank's end waits for all of them.
     if (execution.data.size() > 1) return;
     int64_t first = INT64_MAX;
@@ -189,7 +217,10 @@ class Game {
       if (end.called > 1) Fault(execution, rank, "is completed twice");
       if (end.called == 0 || end.status.ok()) continue;
       ++played_.failures;
-      if (!Explains(execution, rank, end.status)) {
+      const bool explained = std::any_of(happenings_.begin(), happenings_.end(), [&](const Happening& each) {
+        return Explains(each, execution, rank, end.status);
+      });
+      if (!explained) {
         Fault(execution, rank, "fails though there is " + played_.trouble + ": " + end.status.message);
       }
     }
@@ -221,14 +252,13 @@ class Game {
     program_.Launch();
     if (!simulation_->Run([this] { return program_.Ended(*simulation_); }, until)) return Stuck();
     program_.CheckOutputs();
-    trouble_ = Trouble::kNothing;
+    happenings_.clear();
     played_.trouble = "a new epoch";
     for (size_t i = before; i < program_.executions().size(); ++i) Judge(program_.executions()[i]);
   }
 
   // No message and no credit is left over.
   void Drain() {
-    if (!played_.fault.empty()) return;
     if (!simulation_->Run([this] { return simulation_->Left() == 0; }, time_.now() + 100'000)) {
       played_.fault = std::to_string(simulation_->Left()) + " messages, credits or bytes are left over";
     }
@@ -238,9 +268,8 @@ class Game {
   Played& played_;
   std::unique_ptr<Simulation> simulation_;
   Program program_;  // after that: its sites are of those engines
-  Trouble trouble_ = Trouble::kNothing;
+  std::vector<Happening> happenings_;
   Simulation::Pairs connected_;
-  int process_ = 0, other_ = 0;
 };
 
 }  // namespace
