@@ -22,9 +22,11 @@ constexpr unsigned kShares[] = {34, 10, 8, 12, 8, 8, 7, 7, 6};
 
 // Moments in virtual time, in us. What is neither late nor stuck ends within `kPatience`.
 constexpr int64_t kPatience = 15'000'000;
-// So long after the first rank has failed in an execution, a rank that is in it has heard of that: a tick, and
-// messages.
-constexpr int64_t kHearsWithin = 70'000;
+// So long after the first rank has failed in an execution, a rank of a process that has begun it has heard of that:
+// messages. Where a rank of its process has not arrived it may take a tick, too.
+constexpr int64_t kHearsWithin = 15'000, kWaitingHearsWithin = 70'000;
+// So long after the last rank has arrived, an execution without trouble has ended, whatever others wait for.
+constexpr int64_t kEndsWithin = 50'000;
 
 class Game {
  public:
@@ -201,17 +203,31 @@ class Game {
       const Execution::End& end = execution.ends[rank];
       if (end.called == 0 || end.status.ok()) continue;
       int64_t in_it = first;
+      bool begun = !Any({Trouble::kHalted});  // ticks tell operations of a halt
       for (int other = 0; other < program_.ranks(); ++other) {
-        if (program_.process(other) == program_.process(rank))
-          in_it = std::max(in_it, execution.ends[other].arrived_at);
+        if (program_.process(other) != program_.process(rank)) continue;
+        in_it = std::max(in_it, execution.ends[other].arrived_at);
+        begun &= execution.ends[other].arrived;
       }
-      if (end.ended_at > in_it + kHearsWithin)
+      if (end.ended_at > in_it + (begun ? kHearsWithin : kWaitingHearsWithin))
         Fault(execution, rank, "hears late of the failure: " + end.status.message);
+    }
+  }
+
+  // Without trouble no execution waits for another one.
+  void JudgeSpeed(const Execution& execution) {
+    if (happenings_.empty() || happenings_.front().trouble != Trouble::kNothing) return;
+    int64_t arrived = 0;
+    for (const Execution::End& end : execution.ends) arrived = std::max(arrived, end.arrived_at);
+    for (int rank = 0; rank < program_.ranks(); ++rank) {
+      const int64_t took = execution.ends[rank].ended_at - arrived;
+      if (took > kEndsWithin) Fault(execution, rank, "ends " + std::to_string(took) + " us after all have arrived");
     }
   }
 
   void Judge(const Execution& execution) {
     JudgeSpread(execution);
+    JudgeSpeed(execution);
     for (int rank = 0; rank < program_.ranks(); ++rank) {
       const Execution::End& end = execution.ends[rank];
       if (end.called > 1) Fault(execution, rank, "is completed twice");

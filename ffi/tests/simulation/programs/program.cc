@@ -160,8 +160,11 @@ void Program::Next(int rank, size_t place) {
   const size_t execution = orders_[rank][place];
   Arrive(rank, execution);
   // In order, the end of this one begins the next.
+  // Now and then a rank rests, while others wait for its next one.
   if (!in_order_ && place + 1 < orders_[rank].size())
-    time_.After(time_.Delay(), [this, rank, place] { Next(rank, place + 1); }, true);
+    time_.After(
+        time_.Delay() * (limit_s_ > 1 && time_.Chance(5) ? 500 : 1), [this, rank, place] { Next(rank, place + 1); },
+        true);
 }
 
 void Program::Arrive(int rank, size_t number) {
