@@ -186,8 +186,9 @@ test-ray: $(BUILT) ## a job in Ray's actors on this machine (downloads 80 MB; ab
 	@PYTHONPATH="$(abspath build/ray)" JAX_PLATFORMS=cpu RAY_AUTH_MODE=disabled RAY_ADDRESS= \
 	  python examples/clusters/on_ray.py --processes 2
 
-seeds: native-build $(SCHEDULES) ## 100,000 seeded schedules of the engine in virtual time
+seeds: $(BUILT) $(SCHEDULES) ## 100,000 seeded schedules of the engine in virtual time (about a minute)
 	$(SAY) "seeds"
+	@cmake --build $(BUILD) --target simulation_test
 	@TEST_SEEDS=100000 $(BUILD)/native_tests/simulation_test
 
 counts: $(BUILT) $(SCHEDULES) ## instructions, accesses to memory and system calls of an all-reduce (needs valgrind, strace)
