@@ -20,14 +20,18 @@ namespace jaxring::test {
 // Why a connection ends, where a process does.
 inline constexpr const char* kClosed = "the peer closed the connection";
 
-// Carries messages from the rings of `send` to those of `recv`, and credits back, as the two pumps of a TCP connection
-// do.
+// One direction of a link. It carries messages from the rings of `send` to those of `recv`, and credits back, as the
+// two pumps of a TCP connection do. With `blocks`, the sender's, the two are ends of shared memory instead, which
+// carries nothing and ends with the control connection.
 class FakeWire final : public Notifier {
  public:
   FakeWire(VirtualTime* time, uint32_t slot_bytes, Doorbell* sender, Doorbell* receiver, OnEnd sender_ends,
-           OnEnd receiver_ends)
-      : send(std::make_shared<SendLink>("tcp", LinkMemory::Anonymous(slot_bytes), this)),
-        recv(std::make_shared<RecvLink>("tcp", LinkMemory::Anonymous(slot_bytes), this)),
+           OnEnd receiver_ends, std::shared_ptr<BlockPool> blocks)
+      : send(blocks ? std::make_shared<SendLink>("shm", LinkMemory::Anonymous(slot_bytes), receiver)
+                    : std::make_shared<SendLink>("tcp", LinkMemory::Anonymous(slot_bytes), this)),
+        recv(blocks ? Share(send, sender, blocks)
+                    : std::make_shared<RecvLink>("tcp", LinkMemory::Anonymous(slot_bytes), this)),
+        blocks_(std::move(blocks)),
         time_(time),
         doorbells_{sender, receiver},
         ends_{std::move(sender_ends), std::move(receiver_ends)},
@@ -41,11 +45,11 @@ class FakeWire final : public Notifier {
   // No more messages follow.
   void SayGoodbye() {
     goodbye_ = true;
-    Notify();
+    if (!blocks_) Notify();
   }
   // What has not arrived is lost.
   void End() {
-    if (std::exchange(cut_, true)) return;
+    if (blocks_ || std::exchange(cut_, true)) return;
     send->end.Close(kClosed);
     recv->end.Close(kClosed);
     for (int side : {0, 1}) {
@@ -86,6 +90,15 @@ class FakeWire final : public Notifier {
     if (idle && goodbye_ && !cut_) recv->end.complete = true;
   }
 
+  static std::shared_ptr<RecvLink> Share(const std::shared_ptr<SendLink>& send, Doorbell* sender,
+                                         const std::shared_ptr<BlockPool>& blocks) {
+    auto* const recv = new RecvLink("shm", send->memory.View(), sender);
+    recv->Map(blocks->View());
+    send->blocks = blocks;
+    return {recv, [send, blocks](RecvLink* link) { delete link; }};
+  }
+
+  const std::shared_ptr<BlockPool> blocks_;
   VirtualTime* const time_;
   Doorbell* const doorbells_[2];
   const OnEnd ends_[2];

@@ -29,8 +29,9 @@ class FakeNetwork final : public Network {
     for (const FakeWay& way : ways_) way.SayGoodbye();
   }
 
-  // Puts links and a control connection to another process into service.
-  void Connect(FakeNetwork* to, int channels) {
+  // Puts links and a control connection to another process into service. With `blocks` of this process the links are of
+  // shared memory.
+  void Connect(FakeNetwork* to, int channels, const std::shared_ptr<BlockPool>& blocks) {
     const auto arrives = [=, this, drops = to->drops_](const ControlFrame* frame) {
       if (to->stopped_ || to->drops_ != drops) return;
       frame != nullptr ? to->OnFrame(self_, *frame) : to->ControlEnded(self_, kClosed, Ending::kNoGoodbye);
@@ -38,7 +39,7 @@ class FakeNetwork final : public Network {
     FakeWay& way = ways_.emplace_back(FakeWay{to->self_, std::make_shared<FakeControl>(time_, arrives)});
     for (int channel = 0; channel < channels; ++channel) {
       way.wires.push_back(std::make_unique<FakeWire>(time_, links().slot_bytes(), &doorbell(), &to->doorbell(),
-                                                     LinkEnded(to->self_), to->LinkEnded(self_)));
+                                                     LinkEnded(to->self_), to->LinkEnded(self_), blocks));
       links().AddSend(to->self_, channel, way.wires.back()->send);
       to->links().AddRecv(self_, channel, way.wires.back()->recv);
     }

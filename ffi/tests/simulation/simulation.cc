@@ -11,6 +11,9 @@ Simulation::Simulation(VirtualTime* time, int processes, const EngineOptions& op
       channels_(channels),
       planner_(std::move(planner)),
       connected_(std::move(connected)),
+      shared_(time->Chance(50)   ? 0
+              : time->Chance(50) ? 100
+                                 : 50),
       processes_(processes) {
   for (int p = 0; p < processes; ++p) {
     Process& process = processes_[p];
@@ -27,9 +30,14 @@ Simulation::Simulation(VirtualTime* time, int processes, const EngineOptions& op
 
 void Simulation::Connect() {
   for (int from = 0; from < processes(); ++from) {
+    Process& process = processes_[from];
+    if (shared_ > 0)
+      process.blocks = std::make_shared<BlockPool>(BlockPool::Create(process.network->links().slot_bytes()));
     for (int to = 0; to < processes(); ++to) {
       const bool connected = connected_.empty() || connected_.count(std::minmax(from, to)) != 0;
-      if (from != to && connected) processes_[from].network->Connect(processes_[to].network, channels_);
+      if (from == to || !connected) continue;
+      const bool shares = time_.Chance(shared_);
+      process.network->Connect(processes_[to].network, channels_, shares ? process.blocks : nullptr);
     }
   }
 }
@@ -106,7 +114,13 @@ bool Simulation::Renew(uint64_t epoch) {
   return true;
 }
 
-size_t Simulation::Left() {
+uint32_t Simulation::HeldBlocks() const {
+  uint32_t held = 0;
+  for (const Process& process : processes_) held += process.blocks ? process.blocks->held() : 0;
+  return held;
+}
+
+size_t Simulation::Left() const {
   size_t left = 0;
   for (const Process& process : processes_) {
     for (const FakeWay& way : process.network->ways()) left += static_cast<size_t>(way.Left());

@@ -40,11 +40,14 @@ class Simulation {
   // All processes, which are halted, begin a new epoch with new connections. False if an operation has not ended.
   bool Renew(uint64_t epoch);
   // Messages that have not arrived or are still waiting, and credits that are not back, of all processes.
-  size_t Left();
+  size_t Left() const;
+  // Blocks of shared memory that messages are in, of this epoch. Those of failed operations stay until a ring is full.
+  uint32_t HeldBlocks() const;
 
  private:
   struct Process {
     FakeNetwork* network = nullptr;
+    std::shared_ptr<BlockPool> blocks{};  // of this epoch
     std::unique_ptr<Engine> engine;
     std::vector<Workers::Worker> workers;
     bool dead = false;
@@ -58,6 +61,7 @@ class Simulation {
   const int channels_;
   const Planner planner_;
   const Pairs connected_;
+  const unsigned shared_;  // of 100 links
   std::vector<Process> processes_;
 };
 

@@ -275,7 +275,9 @@ class Game {
 
   // No message and no credit is left over.
   void Drain() {
-    if (!simulation_->Run([this] { return simulation_->Left() == 0; }, time_.now() + 100'000)) {
+    const bool blocks = happenings_.empty() || happenings_.front().trouble == Trouble::kNothing;
+    const auto none = [&] { return simulation_->Left() == 0 && (!blocks || simulation_->HeldBlocks() == 0); };
+    if (!simulation_->Run(none, time_.now() + 100'000)) {
       played_.fault = std::to_string(simulation_->Left()) + " messages, credits or bytes are left over";
     }
   }
