@@ -146,12 +146,19 @@ class Member {
   // All of its threads are in one of these states of proc(5), or it is gone. A stop reaches them one after another, and
   // until then its workers could end the operation.
   bool VictimIs(const std::string& states) const {
+    const int pid = job_->pid(case_.victim);
+    if (pid == 0) return false;  // it has not begun yet, and over sockets nobody waits for that
     std::error_code gone;
-    const std::filesystem::directory_iterator tasks("/proc/" + std::to_string(job_->pid(case_.victim)) + "/task", gone);
+    const std::filesystem::directory_iterator tasks("/proc/" + std::to_string(pid) + "/task", gone);
     if (gone) return true;
     for (const auto& task : tasks) {
-      std::ifstream file(task.path() / "stat");
-      const std::string stat(std::istreambuf_iterator<char>(file), {});
+      std::string stat;
+      try {
+        std::ifstream file(task.path() / "stat");
+        stat.assign(std::istreambuf_iterator<char>(file), {});
+      } catch (const std::ios_base::failure&) {
+        continue;  // the thread has ended since the file was opened
+      }
       const size_t name = stat.rfind(") ");
       if (name != stat.npos && states.find(stat[name + 2]) == states.npos) return false;
     }
