@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "transport/tcp/tls.h"
-#include "transport/verbs/verbs_device.h"
+#include "transport/verbs/endpoint/verbs_device.h"
 
 namespace jaxring {
 namespace {
@@ -120,10 +120,6 @@ void BindMovableLinks(nanobind::module_& m) {
       },
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("fd"), nb::arg("detour"),
       nb::call_guard<nb::gil_scoped_release>(), "Goes on with a new control connection, which it takes over.");
-  m.def(
-      "link_discard", [](const std::string& path) { Running().network().paths().Link({path, true})->Discard(); },
-      nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
-      "Destroys the ports that the link has left; may take seconds.");
 }
 
 void BindConnectors(nanobind::module_& m) {

@@ -158,7 +158,6 @@ class Failover:
                 logger.warning("%s %s at %s; its connections go on over %s.", peer, why, failed, now)
         elif moved and failed == connection.home:
             self._note_return(connection)
-        self._discard(connection)
 
     def _go_on(self, connection: Named, failed: str, pair: int) -> bool:
         """Makes an attempt at another address than the one that failed, or over that pair of ports. As `_move`."""
@@ -262,16 +261,6 @@ class Failover:
                     self._return_later(each)  # where its ports have ended, too, `_recover` hears of it
             else:
                 self._note_return(each)
-                self._discard(each)
-
-    def _discard(self, connection: Named) -> None:
-        """Destroys the ports that an RDMA link has left, for which a device may take seconds.
-
-        Not under `moving`: the present ones may fail meanwhile.
-        """
-        if connection.pairs is not None:
-            with contextlib.suppress(ValueError):  # the link is gone, and they with it
-                self._native.link_discard(connection.path)
 
     @staticmethod
     def _return_later(connection: Named) -> None:

@@ -103,12 +103,8 @@ class Native(Verbs, Protocol):
     def link_switch(self, path: str, dialled: bool, attempt: int, received: str) -> str:
         """End the old ports and go on over the new ones.
 
-        The receiving end returns what it has received, which is what the sending end gives as `received`. The sending
-        end keeps its old ports, and all memory registered with their device, until `link_discard`.
+        The receiving end returns what it has received, which is what the sending end gives as `received`.
         """
 
     def link_take_over(self, path: str, dialled: bool, attempt: int, *, fd: int, detour: bool) -> None:
         """Keep the socket `fd` beside the link from now on. `detour` as for `path_resume`."""
-
-    def link_discard(self, path: str) -> None:
-        """Destroy the ports that the link has left. Seconds on some devices; the link works and may move meanwhile."""

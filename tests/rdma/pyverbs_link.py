@@ -1,7 +1,7 @@
 """One direction of our verbs transport, made with pyverbs: rings, offers, notices and credits as they are documented.
 
-What is written down here a second time, on purpose: the offer (ffi/transport/verbs/verbs_endpoint.h), the rings (ring.h
-and link.cc in ffi/transport/core), and the notices (verbs.h).
+What is written down here a second time, on purpose: the offer (ffi/transport/verbs/endpoint/verbs_offer.h), the rings
+(ring.h and link.cc in ffi/transport/core), and the notices (verbs.h).
 """
 
 from __future__ import annotations

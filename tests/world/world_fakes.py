@@ -254,9 +254,6 @@ class FakeNative:
         self._keep((path, attempt, dialled), sock)
         self._record("link_take_over", path, dialled, attempt, detour)
 
-    def link_discard(self, path):
-        self._record("link_discard", path)
-
     def _keep(self, key: tuple[object, int, bool], sock: socket.socket) -> None:
         with self.changed:
             self.sockets[key] = sock

@@ -11,7 +11,7 @@
 
 #include "engine/process_engine.h"
 #include "tests/support/check.h"
-#include "transport/verbs/verbs_endpoint.h"
+#include "transport/verbs/endpoint/verbs_endpoint.h"
 
 namespace jaxring::test {
 

@@ -47,7 +47,7 @@ class Movable {
 //             --- it works ------------>
 //                                       Switch
 //             <-- what it has received -
-//   Switch, TakeOver, Discard           TakeOver
+//   Switch, TakeOver                    TakeOver
 //
 // The old ports carry the link until Switch, so nothing is stopped before others are known to work. The functions throw
 // std::invalid_argument where `attempt` is not the latest one or the link has ended, std::runtime_error where ports do
@@ -64,15 +64,11 @@ class MovableLink : public Movable {
   // Waits until something has crossed the new ports and come back, `timeout_s` at most.
   virtual void Try(uint64_t attempt, double timeout_s) = 0;
   // Ends the old ports and goes on over the new ones. The receiving end destroys the old ones first and returns what
-  // it has received, which the sending end gets as `received`; whatever of the rest it has sent, it sends again. The
-  // sending end keeps its old ones, and what is registered with them, until Discard.
+  // it has received, which the sending end gets as `received`; whatever of the rest it has sent, it sends again.
   virtual std::string Switch(uint64_t attempt, const std::string& received) = 0;
   // Goes on with a new control connection, which it owns, even if it throws. A link that has ended says there why, and
   // throws: to be called, too, where the sending end's Switch throws, since the peer has closed the old connection.
   virtual void TakeOver(uint64_t attempt, int fd) = 0;
-  // Destroys the ports that the link has left, which go with the link where this is not called. A device may take
-  // seconds for it; the link works meanwhile, and another attempt may begin.
-  virtual void Discard() = 0;
 };
 
 }  // namespace jaxring

@@ -16,7 +16,7 @@
 // and each end reports over it why it closes the link.
 //
 // On InfiniBand and RoCE, where both processes have several ports between them, a link whose ports fail is suspended
-// and goes on over others (verbs_renewal.cc). The receiver first ends its queue pairs and takes what had arrived
+// and goes on over others (verbs_mover.h). The receiver first ends its queue pairs and takes what had arrived
 // before, so that nothing arrives any more, and then says which positions it has. The sender writes the others again.
 #pragma once
 
@@ -26,29 +26,33 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/mutex.h"
 #include "transport/core/busy_pollers.h"
 #include "transport/core/link.h"
 #include "transport/core/movable.h"
 #include "transport/core/poller.h"
 #include "transport/core/trickle.h"
-#include "transport/verbs/verbs_endpoint.h"
+#include "transport/verbs/endpoint/verbs_endpoint.h"
+#include "transport/verbs/verbs_control.h"
+#include "transport/verbs/verbs_handover.h"
 #include "transport/verbs/verbs_regions.h"
+#include "transport/verbs/verbs_watch.h"
 
 namespace jaxring {
 
-class VerbsPump : public Poller::Handler,
-                  public BusyPollers::Source,
-                  public MovableLink,
-                  public std::enable_shared_from_this<VerbsPump> {
+class VerbsMover;
+
+// What both ends of a link share: completions, the control connection, and the end of the link. How the link goes on
+// over other ports is VerbsMover's, which uses the pump's members under its mutex.
+class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std::enable_shared_from_this<VerbsPump> {
  public:
   // `link` owns `end` and the memory that the endpoint has registered.
-  VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller, LinkEnd* end,
-            Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
+  VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, Descriptor socket, Poller* poller,
+            LinkEnd* end, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
   ~VerbsPump() override;
   // Starts to handle completions and what the peer sends on the control connection.
   void Start();
@@ -63,31 +67,16 @@ class VerbsPump : public Poller::Handler,
   void Hear();
   // Tells the peer that this process ends in good order.
   virtual void SayGoodbye();
-  bool iwarp() const {
-    MutexLock lock(mutex_);
-    return endpoint_->offer().layer == verbs::Layer::kIwarp;
-  }
   // Called regularly: closes the link if the port has been down for longer than the device resends a lost packet. Not
   // every device ends its queue pairs then; soft-RoCE resends for ever.
   void CheckPort();
-
-  void SetMovable() override { movable_ = true; }
-  std::string Offer(uint64_t attempt, const Place& place) override;
-  void Prepare(uint64_t attempt, const std::string& peer_offer) override;
-  void Try(uint64_t attempt, double timeout_s) override;
-  std::string Switch(uint64_t attempt, const std::string& received) override;
-  void TakeOver(uint64_t attempt, int fd) override;
-  void Discard() override;
-  void Observe(Time now) override;
-  Time suspended_at() const override { return suspended_at_; }
-  bool over() const override { return closed(); }
-  bool IsDelivered() override;
-  bool IsSilent(std::chrono::milliseconds limit) const override;
-  bool PeerKnows() const override { return true; }
-  void Fail(const std::string& why, Ending ending) override;
+  // The same link, for those who have it go on over other ports; null where it cannot: iWARP's completions say nothing
+  // about what has arrived, so nobody could say what is to be sent again.
+  std::shared_ptr<MovableLink> movable();
 
  protected:
   using Event = verbs::Endpoint::Event;
+  using Time = Movable::Time;
   // Both are called under the lock and return false when the connection has failed.
   virtual bool Handle(const Event& event) JAXRING_REQUIRES(mutex_) = 0;
   virtual bool Advance() JAXRING_REQUIRES(mutex_) = 0;
@@ -103,8 +92,11 @@ class VerbsPump : public Poller::Handler,
     *awaits = false;
     return true;
   }
-  // Goes on over the new endpoint. See Switch; throws std::runtime_error where the peer's words make no sense.
-  virtual std::string Renew(const std::string& received) JAXRING_REQUIRES(renewal_mutex_, mutex_) = 0;
+  // As of Movable.
+  virtual bool IsTrickling(Time /*now*/) JAXRING_REQUIRES(mutex_) { return false; }
+  // Goes on over the new endpoint, where memory has these keys. See MovableLink::Switch; throws std::runtime_error
+  // where the peer's words make no sense.
+  virtual std::string Renew(const std::string& received, const verbs::Keys& keys) JAXRING_REQUIRES(mutex_) = 0;
   virtual bool sends() const = 0;
   // Whether a message waits for a credit. No thread polls for the credit once the message's operation has ended here.
   virtual bool MustHear() const JAXRING_REQUIRES(mutex_) = 0;
@@ -115,95 +107,54 @@ class VerbsPump : public Poller::Handler,
   void End(const std::string& why, bool tell, Ending ending = Ending::kNoGoodbye) JAXRING_REQUIRES(mutex_);
   // Reads the control connection. Returns true if it has ended.
   bool Listen() JAXRING_REQUIRES(mutex_);
-  void Say(const std::string& words) JAXRING_REQUIRES(mutex_);
-  static void SayOn(int fd, const std::string& words);
+  void Act(const VerbsControl::Heard& heard) JAXRING_REQUIRES(mutex_);
+  // Has the poller say when there is something to be read.
+  void WatchControl() JAXRING_REQUIRES(mutex_);
   // Suspends the link until it goes on over other ports.
   void Lose() JAXRING_REQUIRES(mutex_);
-  bool lost() const { return suspended_at() != Time{}; }
-  uint32_t RegisterMore(const DirectRegion& region);
-  // Takes what was said out of `heard_`, but for an error, which is the last word.
-  void TakeWords() JAXRING_REQUIRES(mutex_);
-  bool HasSpoken() const JAXRING_REQUIRES(mutex_) { return goodbye_ || !heard_.empty(); }
+  bool lost() const { return suspended_at_.load() != Time{}; }
   // After a goodbye: completes the link when everything is here, and ends it if the peer has closed the connection.
   void CompleteLocked() JAXRING_REQUIRES(mutex_);
-  // Tells the peer that this process ends in good order; `words` are for its Farewell.
-  void SendGoodbye(const std::string& words) JAXRING_REQUIRES(mutex_);
-  std::string LastWord() const JAXRING_REQUIRES(mutex_);
-  // Whether the peer has ended the link for good, and begun to say why.
-  bool HasGivenUp() const JAXRING_REQUIRES(mutex_);
   bool Misbehaved() JAXRING_REQUIRES(mutex_);
-  // Whether the peer has everything that this end's goodbye told of.
-  bool acknowledged() const JAXRING_REQUIRES(mutex_) { return acknowledged_; }
-  // The present endpoint, which changes under both mutexes: the analysis knows of one.
-  verbs::Endpoint* endpoint() const JAXRING_REQUIRES(renewal_mutex_) JAXRING_NO_THREAD_SAFETY_ANALYSIS {
-    return endpoint_.get();
-  }
   bool closed() const { return end_->closed.load(std::memory_order_acquire); }
+  VerbsMover& mover() { return *mover_; }
+  const VerbsMover& mover() const { return *mover_; }
 
  private:
+  friend class VerbsMover;
   std::shared_ptr<void> link_;  // outlives the endpoint
 
  protected:
-  // Of attempts and registrations. The thread that carries all GPU messages waits for it, so queue pairs are destroyed
-  // when it is free, but for the receiver's old ones: soft-RoCE takes 3 s for one with writes under way to an address
-  // that does not answer.
-  Mutex renewal_mutex_ JAXRING_ACQUIRED_BEFORE(mutex_);
-  std::vector<std::unique_ptr<verbs::Endpoint>> retired_ JAXRING_GUARDED_BY(renewal_mutex_);  // until Discard
-  std::unique_ptr<verbs::Endpoint> endpoint_ JAXRING_GUARDED_BY(mutex_);  // changed under both mutexes
-  verbs::Regions regions_ JAXRING_GUARDED_BY(renewal_mutex_);
-  const std::string device_;  // of the first endpoint
-  Notifier* own_doorbell_;
   mutable Mutex mutex_;
+  std::shared_ptr<verbs::Endpoint> endpoint_ JAXRING_GUARDED_BY(mutex_);
+  VerbsControl control_ JAXRING_GUARDED_BY(mutex_);
+  VerbsHandover handover_ JAXRING_GUARDED_BY(mutex_);
+  Notifier* own_doorbell_;
 
  private:
-  void CheckAttempt(uint64_t attempt) const JAXRING_REQUIRES(renewal_mutex_);
-
-  int fd_ JAXRING_GUARDED_BY(mutex_);
   Poller* poller_;
   LinkEnd* end_;
   OnEnd on_end_;
   BusyPollers* const busy_pollers_;
   bool armed_ JAXRING_GUARDED_BY(mutex_) = true;
-  bool goodbye_ JAXRING_GUARDED_BY(mutex_) = false;
-  bool acknowledged_ JAXRING_GUARDED_BY(mutex_) = false;
-  bool closed_by_peer_ JAXRING_GUARDED_BY(mutex_) = false;  // the control connection, after a goodbye
-  std::string heard_ JAXRING_GUARDED_BY(mutex_);
-  std::string farewell_ JAXRING_GUARDED_BY(mutex_);  // what SendGoodbye has sent
   std::vector<Event> events_ JAXRING_GUARDED_BY(mutex_);
   std::atomic<bool> movable_{false};
   std::atomic<Time> suspended_at_{Time{}};
-  // The last look, and since when there have been the same completions, though there is one to come.
-  std::atomic<Time> observed_at_{Time{}}, stalled_since_{Time{}};
-  bool awaited_ JAXRING_GUARDED_BY(mutex_) = false;  // there was one to come at the last look
-  Time completed_at_ JAXRING_GUARDED_BY(mutex_){};   // the last look that saw others than the one before
-  uint64_t completions_ JAXRING_GUARDED_BY(mutex_) = 0;
-  uint64_t observed_ JAXRING_GUARDED_BY(mutex_) = 0;
-  // An attempt to go on over other ports: its number, its endpoint, and all ports that were tried since the link last
-  // went over to others.
-  uint64_t attempt_ JAXRING_GUARDED_BY(renewal_mutex_) = 0;
-  std::unique_ptr<verbs::Endpoint> next_ JAXRING_GUARDED_BY(renewal_mutex_);
-  std::set<std::string> tried_ JAXRING_GUARDED_BY(mutex_);
-  // Until the new control connection is taken over. Begun: the peer may go on with that already.
-  enum class Handover { kNone, kBegun, kSwitched };
-  Handover handover_ JAXRING_GUARDED_BY(mutex_) = Handover::kNone;
-  Time switched_at_ JAXRING_GUARDED_BY(mutex_){};
-  bool confirmed_ JAXRING_GUARDED_BY(mutex_) = true;        // the sending end has taken this control connection over
-  bool control_failed_ JAXRING_GUARDED_BY(mutex_) = false;  // its path has failed, or the peer may have another one
-  std::chrono::steady_clock::time_point checked_ JAXRING_GUARDED_BY(mutex_){};
-  std::chrono::steady_clock::time_point down_since_ JAXRING_GUARDED_BY(mutex_){};
-  std::chrono::steady_clock::time_point closed_since_ JAXRING_GUARDED_BY(mutex_){};
+  VerbsWatch watch_ JAXRING_GUARDED_BY(mutex_);
+  Time checked_ JAXRING_GUARDED_BY(mutex_){};
+  Time down_since_ JAXRING_GUARDED_BY(mutex_){};
+  const std::unique_ptr<VerbsMover> mover_;
 };
 
 class VerbsSendPump final : public VerbsPump, public DirectSend {
  public:
-  VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+  VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, Descriptor socket, Poller* poller,
                 const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
   // Waits until all messages have arrived, for some seconds at most.
   void SayGoodbye() override;
-  const std::string& device() const override { return device_; }
-  uint32_t Register(const DirectRegion& region) override { return RegisterMore(region); }
+  const std::string& device() const override;
+  uint32_t Register(const DirectRegion& region) override;
   void Attach(uint64_t position, const DirectPiece& piece) override;
-  bool IsTrickling(Time now) override;
 
  private:
   // What may have to be written again.
@@ -237,7 +188,8 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
   bool Waiting() const override JAXRING_REQUIRES(mutex_);
   bool MustHear() const override JAXRING_REQUIRES(mutex_) { return rings_[0].held || rings_[1].held; }
   bool Awaits(bool ask, bool* awaits) override JAXRING_REQUIRES(mutex_);
-  std::string Renew(const std::string& received) override JAXRING_REQUIRES(renewal_mutex_, mutex_);
+  bool IsTrickling(Time now) override JAXRING_REQUIRES(mutex_);
+  std::string Renew(const std::string& received, const verbs::Keys& keys) override JAXRING_REQUIRES(mutex_);
   bool sends() const override { return true; }
   bool Write(Ring& ring, uint32_t protocol, uint64_t position) JAXRING_REQUIRES(mutex_);
   static int64_t BytesOf(const Sent& sent);
@@ -261,10 +213,10 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
 
 class VerbsRecvPump final : public VerbsPump, public DirectMemory {
  public:
-  VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+  VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, Descriptor socket, Poller* poller,
                 const std::shared_ptr<RecvLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
-  const std::string& device() const override { return device_; }
-  uint32_t Register(const DirectRegion& region) override { return RegisterMore(region); }
+  const std::string& device() const override;
+  uint32_t Register(const DirectRegion& region) override;
 
  private:
   struct Ring {
@@ -278,7 +230,7 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
   void Farewell(const std::string& words) override JAXRING_REQUIRES(mutex_);
   bool AllHere() const override JAXRING_REQUIRES(mutex_);
   bool MustHear() const override JAXRING_REQUIRES(mutex_) { return false; }
-  std::string Renew(const std::string& received) override JAXRING_REQUIRES(renewal_mutex_, mutex_);
+  std::string Renew(const std::string& received, const verbs::Keys& keys) override JAXRING_REQUIRES(mutex_);
   bool sends() const override { return false; }
 
   std::array<Ring, 2> rings_ JAXRING_GUARDED_BY(mutex_);

@@ -70,13 +70,13 @@ class VerbsConnector::Offered final : public OfferedLink {
     joined_.description = endpoint_->Describe();
     std::shared_ptr<VerbsPump> pump;
     if (sending_) {
-      auto made = std::make_shared<VerbsSendPump>(std::move(endpoint_), agreed.socket.Release(), agreed.poller,
+      auto made = std::make_shared<VerbsSendPump>(std::move(endpoint_), std::move(agreed.socket), agreed.poller,
                                                   joined_.send, connector_->own_doorbell_, connector_->busy_pollers_,
                                                   std::move(agreed.on_end));
       joined_.send->direct = made;
       pump = std::move(made);
     } else {
-      auto made = std::make_shared<VerbsRecvPump>(std::move(endpoint_), agreed.socket.Release(), agreed.poller,
+      auto made = std::make_shared<VerbsRecvPump>(std::move(endpoint_), std::move(agreed.socket), agreed.poller,
                                                   joined_.recv, connector_->own_doorbell_, connector_->busy_pollers_,
                                                   std::move(agreed.on_end));
       joined_.recv->direct = made;
@@ -91,8 +91,7 @@ class VerbsConnector::Offered final : public OfferedLink {
       MutexLock lock(connector_->mutex_);
       connector_->in_service_.push_back(pump);
     }
-    // iWARP's completions say nothing about what has arrived, so nobody could say what is to be sent again.
-    if (!pump->iwarp()) joined_.movable = pump;
+    joined_.movable = pump->movable();
     joined_.say_goodbye = [weak = std::weak_ptr<VerbsPump>(pump)] {
       if (auto live = weak.lock()) live->SayGoodbye();
     };

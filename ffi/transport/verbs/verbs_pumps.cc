@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "transport/verbs/verbs.h"
+#include "transport/verbs/verbs_mover.h"
 
 namespace jaxring {
 namespace {
@@ -29,15 +29,20 @@ uint64_t Expand(uint32_t notice, uint64_t from) {
 
 }  // namespace
 
-VerbsSendPump::VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+VerbsSendPump::VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, Descriptor socket, Poller* poller,
                              const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers,
                              OnEnd on_end)
-    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_doorbell, busy_pollers, std::move(on_end)),
+    : VerbsPump(link, std::move(endpoint), std::move(socket), poller, &link->end, own_doorbell, busy_pollers,
+                std::move(on_end)),
       rings_{Ring(link->memory.ring(Protocol::kLL), own_doorbell),
              Ring(link->memory.ring(Protocol::kSimple), own_doorbell)},
       pieces_(rings_[0].memory.shape().slots),
       queues_(endpoint_->queue_pairs()),
       signal_every_(std::max(1, kSignalEvery / endpoint_->queue_pairs())) {}
+
+const std::string& VerbsSendPump::device() const { return mover().device(); }
+
+uint32_t VerbsSendPump::Register(const DirectRegion& region) { return mover().Register(region); }
 
 bool VerbsSendPump::Handle(const Event& event) {
   if (event.notice) {
@@ -137,14 +142,14 @@ void VerbsSendPump::SayGoodbye() {
       PumpLocked();
       if (closed()) return;
       if (!MustHear() && !Waiting()) break;
-      if (!lost() && !Mark(false)) return End(endpoint_->error(), true);
+      if (!lost() && !Mark(false)) return End(endpoint_->failure().error, true);
     }
     if (std::chrono::steady_clock::now() > until) return;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   {
     MutexLock lock(mutex_);
-    SendGoodbye(std::to_string(rings_[0].next) + " " + std::to_string(rings_[1].next));
+    control_.SayGoodbye(std::to_string(rings_[0].next) + " " + std::to_string(rings_[1].next));
   }
   // soft-iWARP completes writes that are still in the socket's queue, which the end of this process may discard.
   const auto heard = std::chrono::steady_clock::now() + kAcknowledged;
@@ -152,17 +157,22 @@ void VerbsSendPump::SayGoodbye() {
     {
       MutexLock lock(mutex_);
       PumpLocked();
-      if (closed() || Listen() || acknowledged()) return;
+      if (closed() || Listen() || control_.acknowledged()) return;
     }
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }
 
-VerbsRecvPump::VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+VerbsRecvPump::VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, Descriptor socket, Poller* poller,
                              const std::shared_ptr<RecvLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers,
                              OnEnd on_end)
-    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_doorbell, busy_pollers, std::move(on_end)),
+    : VerbsPump(link, std::move(endpoint), std::move(socket), poller, &link->end, own_doorbell, busy_pollers,
+                std::move(on_end)),
       rings_{Ring{link->memory.ring(Protocol::kLL)}, Ring{link->memory.ring(Protocol::kSimple)}} {}
+
+const std::string& VerbsRecvPump::device() const { return mover().device(); }
+
+uint32_t VerbsRecvPump::Register(const DirectRegion& region) { return mover().Register(region); }
 
 bool VerbsRecvPump::Handle(const Event& event) {
   if (!event.notice) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "transport/core/direct_memory.h"
-#include "transport/verbs/verbs_endpoint.h"
+#include "transport/verbs/endpoint/verbs_endpoint.h"
 
 namespace jaxring::verbs {
 

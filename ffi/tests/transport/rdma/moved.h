@@ -81,7 +81,6 @@ class Moved {
       }
       from->TakeOver(attempt_, fds[0]);
       pair_.engines[0]->network().paths().Switched(kFrom, pair != 0);
-      from->Discard();
       now_ = pair;
       ++moves_;
       return true;

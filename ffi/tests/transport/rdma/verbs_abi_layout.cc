@@ -3,7 +3,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
-#include "transport/verbs/verbs_abi.h"
+#include "transport/verbs/endpoint/verbs_abi.h"
 
 namespace {
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <utility>
 
-#include "transport/verbs/verbs_abi.h"
+#include "transport/verbs/endpoint/verbs_abi.h"
 
 namespace {
 

@@ -66,10 +66,7 @@ struct FakeLink {
     sender.movable->SetMovable();
     receiver.movable->SetMovable();
   }
-  ~FakeLink() {
-    Fake().silent[0] = Fake().silent[1] = Fake().no_memory[0] = Fake().no_memory[1] = false;
-    Fake().on_destroy = nullptr;
-  }
+  ~FakeLink() { Fake().silent[0] = Fake().silent[1] = Fake().no_memory[0] = Fake().no_memory[1] = false; }
 
   MovableLink& from() { return *sender.movable; }
   MovableLink& to() { return *receiver.movable; }
@@ -88,7 +85,7 @@ struct FakeLink {
     to().TakeOver(attempt, Socket(fd));
     return received;
   }
-  // The whole of an attempt, up to Discard.
+  // The whole of an attempt.
   void Move(uint64_t attempt, int device) {
     Begin(attempt, device);
     from().Try(attempt, 60);

@@ -59,26 +59,31 @@ CASE("a link goes on over other ports with what the old ones did not deliver") {
   link.Carry(2);
 }
 
-// Has another thread do something while the next queue pair is destroyed.
-class Meanwhile {
+// Has a device hold the next queue pair that it is to destroy. Outlives the links, which destroy their own.
+class Held {
  public:
-  explicit Meanwhile(std::function<void()> work) {
-    Fake().on_destroy = [this, work = std::move(work)] {
+  ~Held() { Fake().on_destroy = nullptr; }
+  void Next() {
+    Fake().on_destroy = [this] {
       if (begun.exchange(true)) return;
-      result = std::async(std::launch::async, work);
-      done = result.wait_for(seconds(60)) == std::future_status::ready;
+      late = release_.get_future().wait_for(seconds(60)) != std::future_status::ready;
     };
   }
-  ~Meanwhile() { Fake().on_destroy = nullptr; }
+  // To be called while one is held; what was done since did not wait for it.
+  void LetGo() {
+    let_go = true;
+    release_.set_value();
+    CHECK(begun && !late);
+  }
 
-  std::atomic<bool> begun{false};
-  bool done = false;
+  std::atomic<bool> begun{false}, late{false}, let_go{false};
 
  private:
-  std::future<void> result;
+  std::promise<void> release_;
 };
 
 CASE("a link carries messages and moves again while a device destroys its old queue pairs") {
+  Held held;
   FakeLink link;
   Paths paths(60);
   const Paths::End end{"a", true};
@@ -87,23 +92,53 @@ CASE("a link carries messages and moves again while a device destroys its old qu
   link.from().Try(1, 60);
   int fd = -1;
   const std::string received = link.SwitchReceiver(1, &fd);
-  Meanwhile meanwhile([&] {
-    link.Carry(0);
-    Fake().fail_newest();  // the receiver's one of device 1
-    Await([&] {
-      paths.Check(steady_clock::now());
-      return paths.IsLost(end);
-    });
-    link.Move(2, 0);
-    paths.Switched(end, false);
-    link.Carry(1);
-  });
+  held.Next();
   link.from().Switch(1, received);
   link.from().TakeOver(1, fd);
   paths.Switched(end, true);
-  CHECK(!meanwhile.begun);
-  link.from().Discard();
-  CHECK(meanwhile.done);
+  Await([&] { return held.begun.load(); });
+  link.Carry(0);
+  Fake().fail_newest();  // the receiver's one of device 1
+  Await([&] {
+    paths.Check(steady_clock::now());
+    return paths.IsLost(end);
+  });
+  link.Move(2, 0);
+  paths.Switched(end, false);
+  link.Carry(1);
+  held.LetGo();
+}
+
+CASE("a link moves while a device destroys the queue pairs of an attempt that has failed") {
+  Held held;
+  FakeLink link;
+  Fake().silent[1] = true;
+  link.Begin(1);
+  held.Next();
+  CHECK(Thrown<std::runtime_error>([&] { link.from().Try(1, 0); }).ends_with("the peer's port does not answer"));
+  Await([&] { return held.begun.load(); });
+  Fake().silent[1] = false;
+  link.Move(2, 1);
+  link.Carry(0);
+  held.LetGo();
+}
+
+CASE("an attempt waits while the queue pairs of many others are to be destroyed") {
+  Held held;
+  FakeLink link;
+  held.Next();
+  for (uint64_t attempt = 1; attempt <= 4; ++attempt) {
+    link.from().Offer(attempt, Place(1));
+    Thrown<std::runtime_error>([&] { link.from().Prepare(attempt, "nonsense"); });
+  }
+  Await([&] { return held.begun.load(); });
+  auto next = std::async(std::launch::async, [&] {
+    link.from().Offer(5, Place(1));
+    return held.let_go.load();
+  });
+  next.wait_for(milliseconds(100));  // where it does not wait it has returned
+  held.LetGo();
+  CHECK(next.get());
 }
 
 CASE("memory is registered while the queue pairs of an attempt that fails are destroyed") {
@@ -117,11 +152,14 @@ CASE("memory is registered while the queue pairs of an attempt that fails are de
       [](FakeLink& link) { link.from().Offer(2, Place(1)); },
   };
   for (const auto& fails : failures) {
+    Held held;
     FakeLink link;
     link.from().Offer(1, Place(1));
-    Meanwhile meanwhile([&] { link.Register(); });
+    held.Next();
     fails(link);
-    CHECK(meanwhile.done);
+    Await([&] { return held.begun.load(); });
+    link.Register();
+    held.LetGo();
   }
 }
 
@@ -233,6 +271,16 @@ CASE("a receiver that has switched alone is lost after some seconds, and goes on
   }
 }
 
+CASE("a receiver whose sender has switched, too, is not lost after some seconds") {
+  FakeLink link;
+  link.Move(1, 1);
+  link.Carry(0);
+  link.sender.say_goodbye();  // what the sender has said before has come with it
+  Await([&] { return link.to_end().complete.load(); });
+  link.to().Observe(steady_clock::now() + seconds(10));
+  CHECK(!Lost(link.to()));
+}
+
 CASE("a receiver that loses its new ports before it has the new connection says so on that") {
   FakeLink link;
   link.Begin(1);
@@ -306,17 +354,17 @@ CASE("a link whose peer is out of reach ends as such, and not as one whose proce
 }
 
 CASE("memory that the new device cannot register gives the attempt up, and not the registration") {
+  Held held;
   FakeLink link;
   link.Begin(1);
   Fake().no_memory[1] = true;
-  Meanwhile meanwhile([] {});
-  link.Register();
-  CHECK(!meanwhile.begun);  // a thread that registers has other links to serve
+  held.Next();
+  link.Register();  // by a thread that has other links to serve
+  Await([&] { return held.begun.load(); });
   CHECK_EQ(Thrown<std::invalid_argument>([&] { link.from().Try(1, 60); }),
            std::string("this attempt to go on over other ports has failed"));
-  link.from().Discard();
-  CHECK(meanwhile.done);
   link.Carry(0);
+  held.LetGo();
 }
 
 }  // namespace

@@ -6,58 +6,21 @@
 // in flight below kNotices, so that there always is one.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "base/mutex.h"
 #include "transport/core/direct_memory.h"
-#include "transport/verbs/verbs_device.h"
+#include "transport/verbs/endpoint/verbs_memory.h"
+#include "transport/verbs/endpoint/verbs_offer.h"
+#include "transport/verbs/endpoint/verbs_port.h"
 
 namespace jaxring::verbs {
 
-constexpr int kMaxQueuePairs = 16;
-// Receive queue entries of a queue pair.
-constexpr uint32_t kNotices = 64;
 constexpr uint32_t kSendQueue = 192;
-
-struct EndpointOptions {
-  std::string device;
-  int port = 1;
-  int gid_index = -1;   // -1: addressed by LID (InfiniBand), or by IP (iWARP)
-  std::string address;  // iWARP: the IP address of the device's interface
-  int queue_pairs = 1;
-  int timeout = 20;  // until a packet is resent: 4.096 us x 2^timeout
-  int retry_count = 7;
-};
-
-enum class Layer : uint8_t { kInfiniband = 0, kRoce = 1, kIwarp = 2 };
-
-// What the two ends exchange before they connect, in the byte order of x86-64 and arm64.
-struct Offer {
-  uint32_t version;
-  Layer layer;
-  uint8_t mtu;
-  uint8_t queue_pairs;
-  uint8_t has_gid;
-  char gid_type[16];
-  Gid gid;
-  uint64_t memory;  // where the registered memory begins, and its size
-  uint64_t bytes;
-  uint64_t token;  // iWARP: the dialling peer must send it
-  uint32_t rkey;
-  uint32_t psn;
-  uint32_t qpn[kMaxQueuePairs];
-  uint16_t lid;
-  uint16_t cm_port;
-  char cm_address[48];
-};
-std::string ToHex(const Offer& offer);
-// Throws std::runtime_error if the text is not an offer.
-Offer FromHex(const std::string& text);
 
 class CmConnector;
 
@@ -68,6 +31,12 @@ class Endpoint {
     bool notice;  // a notice arrived; false: a signaled write is complete
     int queue_pair;
     uint64_t value;  // the notice, or the write's id
+  };
+
+  struct Failure {
+    std::string error;            // device, GID, queue pair, status, and what to do; "" while the connection works
+    bool closed_by_peer = false;  // the peer has closed the connection: it is no error at this end
+    bool unreachable = false;     // the peer's port or this one's does not answer. Another port may.
   };
 
   // Registers `memory`, which must outlive the endpoint. Throws std::runtime_error.
@@ -86,8 +55,8 @@ class Endpoint {
 
   // Registers more memory, which must outlive the endpoint. Returns the key by which this device reads it (sender) or
   // the peer writes to it (receiver). Any thread may call it. Throws std::runtime_error.
-  uint32_t RegisterMore(const DirectRegion& region);
-  const std::string& device() const { return options_.device; }
+  uint32_t RegisterMore(const DirectRegion& region) { return memory_->Add(region); }
+  const Port& port() const { return port_; }
 
   // The functions below are called under the pump's lock. They return false when the connection has failed.
   // Writes to the same offset of the peer's memory, then sends a notice. The caller must not change the memory until a
@@ -111,33 +80,19 @@ class Endpoint {
   // Takes the events that make fd() readable, and requests no other.
   void TakeEvents();
   int fd() const { return channel_->fd; }
-  int queue_pairs() const { return options_.queue_pairs; }
-  // Why the connection failed: device, GID, queue pair, status, and what to do.
-  const std::string& error() const { return error_; }
+  int queue_pairs() const { return port_.options().queue_pairs; }
+  const Failure& failure() const { return failure_; }
+  // The first failure counts.
   void Fail(const std::string& what);
-  // Whether the port is up, for how long the device resends a lost packet, and how to fail the connection when the port
-  // has been down for longer.
-  bool PortActive() const;
-  std::chrono::microseconds Patience() const;
+  // The port has been down for longer than the device sends a lost packet again.
   void FailForPort();
-  // Whether the connection failed because the peer has closed it, and not by an error at this end.
-  bool closed_by_peer() const { return closed_by_peer_; }
-  // Whether it failed since the peer's port or this one's does not answer. Another port may.
-  bool unreachable() const { return unreachable_; }
   // Both ends in a few words, for logs.
   std::string Describe() const;
 
  private:
-  template <class T>
-  using Handle = std::unique_ptr<T, int (*)(T*)>;
   friend class CmConnector;
-  void QueryPort();
-  void Register(char* memory, size_t bytes);
-  // The peer writes the receiver's memory; the device only reads the sender's.
-  int AccessOfMemory() const {
-    return role_ == Role::kReceiver ? kAccessLocalWrite | kAccessRemoteWrite : kAccessLocalWrite;
-  }
   QpInit Init() const;
+  void MakeCompletionQueue();
   void CreateQueuePairs();
   void PostReceives(int queue_pair);
   bool PostReceive(int queue_pair, uint32_t slot);
@@ -148,33 +103,25 @@ class Endpoint {
   void PrepareNotice(SendWork* work, Sge* sge, uint32_t notice);
   void Connect(int queue_pair);
   void CheckPeer(const Offer& peer) const;
+  // A queue pair in words.
   std::string Place(int queue_pair) const;
   std::string StatusText(const Completion& completion) const;
-  [[noreturn]] void Throw(const std::string& what, int error) const;
 
-  EndpointOptions options_;
-  const Role role_;
-  const Api* api_;
   // In the order of construction, so that each is destroyed before those above it.
-  std::unique_ptr<OpenDevice> device_;  // not for iWARP, where the context is the connection manager's
-  std::unique_ptr<CmConnector> cm_;
-  Context* context_ = nullptr;
-  Handle<Pd> pd_;
-  // Buffers of iWARP's notices: the received ones by queue pair and entry, then the ones being sent.
-  std::unique_ptr<std::array<uint32_t, (kMaxQueuePairs + 1) * kNotices>> notice_buffer_;
-  Handle<Mr> memory_, notices_;
-  Mutex more_mutex_;
-  std::vector<Handle<Mr>> more_ JAXRING_GUARDED_BY(more_mutex_);
+  Port port_;
+  const Role role_;
+  Offer offer_{}, peer_{};
+  std::unique_ptr<CmConnector> cm_;         // iWARP's
+  std::optional<Memory> memory_;            // set by the constructor
+  std::unique_ptr<NoticeBuffers> notices_;  // iWARP's
   Handle<CompletionChannel> channel_;
   Handle<Cq> cq_;
   std::vector<Handle<Qp>> owned_qps_;  // not for iWARP
   std::vector<Qp*> qps_;
   uint32_t max_inline_ = 0;
-  uint32_t next_notice_ = 0;
   int receives_ = 0;  // posted, and not complete
-  Offer offer_{}, peer_{};
-  std::string error_;
-  bool closed_by_peer_ = false, unreachable_ = false, stopped_ = false;
+  Failure failure_;
+  bool stopped_ = false;
 };
 
 }  // namespace jaxring::verbs

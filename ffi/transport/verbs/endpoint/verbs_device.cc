@@ -1,4 +1,4 @@
-#include "transport/verbs/verbs_device.h"
+#include "transport/verbs/endpoint/verbs_device.h"
 
 #include <arpa/inet.h>
 #include <unistd.h>

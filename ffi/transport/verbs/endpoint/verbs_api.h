@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "transport/verbs/verbs_abi.h"
+#include "transport/verbs/endpoint/verbs_abi.h"
 
 struct sockaddr;
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "transport/verbs/verbs_api.h"
+#include "transport/verbs/endpoint/verbs_api.h"
 
 namespace jaxring::verbs {
 

@@ -1,4 +1,4 @@
-#include "transport/verbs/verbs_cm.h"
+#include "transport/verbs/endpoint/verbs_cm.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "transport/verbs/verbs_endpoint.h"
+#include "transport/verbs/endpoint/verbs_endpoint.h"
 
 namespace jaxring::verbs {
 namespace {
@@ -42,7 +42,7 @@ CmConnector::CmConnector(Endpoint* endpoint, bool listening) : endpoint_(endpoin
   std::string why;
   api_ = LoadCmApi(&why);
   if (api_ == nullptr) throw std::runtime_error(why);
-  const EndpointOptions& options = endpoint_->options_;
+  const EndpointOptions& options = endpoint_->port_.options();
   sockaddr_storage own = Parse(options.address, 0);
   channel_ = api_->create_event_channel();
   if (channel_ == nullptr) Throw("opening /dev/infiniband/rdma_cm (is the module rdma_ucm loaded?)");
@@ -83,8 +83,8 @@ void CmConnector::DestroyQueuePairs() {
 }
 
 void CmConnector::Throw(const std::string& what) const {
-  throw std::runtime_error(endpoint_->options_.device + " (" + endpoint_->options_.address + "): " + what +
-                           " failed (" + ErrnoText(errno) + ")");
+  throw std::runtime_error(endpoint_->port_.options().device + " (" + endpoint_->port_.options().address +
+                           "): " + what + " failed (" + ErrnoText(errno) + ")");
 }
 
 void CmConnector::Check(int result, const char* what) const {
@@ -124,16 +124,16 @@ CmEvent* CmConnector::Next(const char* what, Clock::time_point until) {
 void CmConnector::Connect(double timeout_s) {
   const auto until =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
-  endpoint_->qps_.assign(endpoint_->options_.queue_pairs, nullptr);
-  for (int i = 0; i < endpoint_->options_.queue_pairs; ++i) listening_ ? Answer(until) : Dial(i, until);
+  endpoint_->qps_.assign(endpoint_->port_.options().queue_pairs, nullptr);
+  for (int i = 0; i < endpoint_->port_.options().queue_pairs; ++i) listening_ ? Answer(until) : Dial(i, until);
 }
 
 void CmConnector::MakeQueuePair(CmId* id, int queue_pair) {
   QpInit init = endpoint_->Init();
-  if (api_->create_qp(id, endpoint_->pd_.get(), &init) != 0) {
+  if (api_->create_qp(id, endpoint_->memory_->pd(), &init) != 0) {
     init = endpoint_->Init();
     init.capabilities.max_inline = 0;
-    Check(api_->create_qp(id, endpoint_->pd_.get(), &init), "making a queue pair");
+    Check(api_->create_qp(id, endpoint_->memory_->pd(), &init), "making a queue pair");
   }
   connected_.push_back(id);
   endpoint_->max_inline_ = init.capabilities.max_inline;
@@ -159,7 +159,7 @@ void CmConnector::Dial(int queue_pair, Clock::time_point until) {
   CmId* id = ids_.front();
   if (queue_pair > 0) {
     id = NewId();
-    sockaddr_storage own = Parse(endpoint_->options_.address, 0);
+    sockaddr_storage own = Parse(endpoint_->port_.options().address, 0);
     Check(api_->bind_addr(id, Plain(&own)), "binding");
   }
   const Offer& peer = endpoint_->peer_;
@@ -186,7 +186,7 @@ void CmConnector::Answer(Clock::time_point until) {
     if (whole) std::memcpy(&card, shown.data, sizeof card);
     api_->ack_cm_event(event);
     if (!whole || card.token != endpoint_->offer_.token ||
-        card.queue_pair >= static_cast<uint32_t>(endpoint_->options_.queue_pairs) ||
+        card.queue_pair >= static_cast<uint32_t>(endpoint_->port_.options().queue_pairs) ||
         endpoint_->qps_[card.queue_pair] != nullptr) {
       api_->reject(id, nullptr, 0);  // an unauthenticated peer: the right one sends the token of our offer
       api_->destroy_id(id);

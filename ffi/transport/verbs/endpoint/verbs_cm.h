@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/verbs/verbs_api.h"
+#include "transport/verbs/endpoint/verbs_api.h"
 
 namespace jaxring::verbs {
 

@@ -1,4 +1,4 @@
-#include "transport/verbs/verbs_api.h"
+#include "transport/verbs/endpoint/verbs_api.h"
 
 #include <dlfcn.h>
 

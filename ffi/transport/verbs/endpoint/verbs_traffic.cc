@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "transport/verbs/verbs_endpoint.h"
+#include "transport/verbs/endpoint/verbs_endpoint.h"
 
 namespace jaxring::verbs {
 namespace {
@@ -22,7 +22,7 @@ constexpr uint64_t kWriteOnly = kNoticeOnly - 1;  // a write's; its notice, the 
 
 void Endpoint::PostReceives(int queue_pair) {
   for (uint32_t slot = 0; slot < kNotices; ++slot) {
-    if (!PostReceive(queue_pair, slot)) throw std::runtime_error(error_);
+    if (!PostReceive(queue_pair, slot)) throw std::runtime_error(failure_.error);
   }
 }
 
@@ -31,12 +31,11 @@ bool Endpoint::PostReceive(int queue_pair, uint32_t slot) {
   ReceiveWork work{}, *bad = nullptr;
   work.id = kReceiveBit | uint64_t(queue_pair) << kQueuePairShift | slot;
   if (cm_) {
-    uint32_t* word = notice_buffer_->data() + queue_pair * kNotices + slot;
-    sge = {reinterpret_cast<uint64_t>(word), sizeof *word, notices_->lkey};
+    sge = notices_->Place(queue_pair, slot);
     work.sges = &sge;
     work.sge_count = 1;
   }
-  const int error = context_->post_receive(qps_[queue_pair], &work, &bad);
+  const int error = port_.context()->post_receive(qps_[queue_pair], &work, &bad);
   receives_ += error == 0;
   if (error == 0) return true;
   Fail(Place(queue_pair) + ": posting a receive failed (" + ErrnoText(error) + ")");
@@ -45,14 +44,14 @@ bool Endpoint::PostReceive(int queue_pair, uint32_t slot) {
 
 bool Endpoint::Post(int queue_pair, SendWork* work) {
   SendWork* bad = nullptr;
-  const int error = context_->post_send(qps_[queue_pair], work, &bad);
+  const int error = port_.context()->post_send(qps_[queue_pair], work, &bad);
   if (error == 0) return true;
   Fail(Place(queue_pair) + ": posting a write failed (" + ErrnoText(error) + ")");
   return false;
 }
 
 bool Endpoint::Write(int queue_pair, const char* data, uint32_t bytes, uint32_t notice, uint64_t id, bool signaled) {
-  Sge sge{reinterpret_cast<uint64_t>(data), bytes, memory_->lkey};
+  Sge sge{reinterpret_cast<uint64_t>(data), bytes, memory_->lkey()};
   SendWork write{};
   write.id = uint64_t(queue_pair) << kQueuePairShift | id;
   write.sges = &sge;
@@ -100,13 +99,11 @@ void Endpoint::PrepareNotice(SendWork* work, Sge* sge, uint32_t notice) {
   // A buffer is reused after kNotices others. The peer has received its notice by then, whether or not our device has
   // reported it: each notice stands for a position of the rings' 40 slots, which is not reused before the peer's
   // credit.
-  uint32_t* word = notice_buffer_->data() + kMaxQueuePairs * kNotices + next_notice_++ % kNotices;
-  *word = notice;
-  *sge = {reinterpret_cast<uint64_t>(word), sizeof *word, notices_->lkey};
+  *sge = notices_->Send(notice);
   work->sges = sge;
   work->sge_count = 1;
   work->opcode = kSend;
-  if (max_inline_ >= sizeof *word) work->flags |= kInline;
+  if (max_inline_ >= sge->length) work->flags |= kInline;
 }
 
 bool Endpoint::Notify(int queue_pair, uint32_t notice) {
@@ -134,15 +131,15 @@ bool Endpoint::Mark(int queue_pair, uint64_t id) {
 }
 
 bool Endpoint::Poll(std::vector<Event>* events) {
-  while (error_.empty() && TakeCompletions(events)) {
+  while (failure_.error.empty() && TakeCompletions(events)) {
   }
-  return error_.empty();
+  return failure_.error.empty();
 }
 
 bool Endpoint::TakeCompletions(std::vector<Event>* events) {
   std::array<Completion, 16> completions;
-  const int n = context_->poll_cq(cq_.get(), static_cast<int>(completions.size()), completions.data());
-  if (n < 0) Fail(Place(-1) + ": polling the completion queue failed");
+  const int n = port_.context()->poll_cq(cq_.get(), static_cast<int>(completions.size()), completions.data());
+  if (n < 0) Fail(port_.words() + ": polling the completion queue failed");
   // Behind one that failed there may be others that did not.
   for (int i = 0; i < n; ++i) Take(completions[i], events);
   return n > 0;
@@ -153,27 +150,27 @@ void Endpoint::Take(const Completion& completion, std::vector<Event>* events) {
   const int queue_pair = static_cast<int>((completion.id & ~kReceiveBit) >> kQueuePairShift);
   receives_ -= receive;
   if (completion.status != kSuccess) {
-    if (!error_.empty() || (stopped_ && completion.status == kFlushed)) return;
-    closed_by_peer_ = completion.status == kFlushed;
-    unreachable_ = completion.status == kFlushed || completion.status == kRetryExceeded ||
-                   completion.status == kRnrRetryExceeded || !PortActive();
+    if (!failure_.error.empty() || (stopped_ && completion.status == kFlushed)) return;
+    failure_.closed_by_peer = completion.status == kFlushed;
+    failure_.unreachable = completion.status == kFlushed || completion.status == kRetryExceeded ||
+                           completion.status == kRnrRetryExceeded || !port_.IsActive();
     return Fail(Place(queue_pair) + ": " + StatusText(completion));
   }
   // Its notice's completion comes next.
   if (!receive && (completion.id & kNoticeOnly) == kWriteOnly) return;
   if (!receive) return events->push_back({false, queue_pair, completion.id & kNoticeOnly});
   const uint32_t slot = static_cast<uint32_t>(completion.id & kNoticeOnly);
-  const uint32_t notice = cm_ ? (*notice_buffer_)[queue_pair * kNotices + slot] : ntohl(completion.imm);
+  const uint32_t notice = cm_ ? notices_->Notice(queue_pair, slot) : ntohl(completion.imm);
   events->push_back({true, queue_pair, notice});
   // The entry is posted again before the sender can learn that there is room for another notice.
-  if (error_.empty() && !stopped_) PostReceive(queue_pair, slot);
+  if (failure_.error.empty() && !stopped_) PostReceive(queue_pair, slot);
 }
 
 void Endpoint::Stop(std::vector<Event>* events, std::chrono::milliseconds limit) {
   stopped_ = true;
   QpAttributes to{};
   to.state = kError;
-  for (Qp* qp : qps_) api_->modify_qp(qp, &to, kMaskState);
+  for (Qp* qp : qps_) port_.api()->modify_qp(qp, &to, kMaskState);
   // The device returns every entry, those without a notice as flushed. Once it has, no notice can arrive any more.
   const auto until = std::chrono::steady_clock::now() + limit;
   while (true) {
@@ -186,27 +183,18 @@ void Endpoint::Stop(std::vector<Event>* events, std::chrono::milliseconds limit)
 void Endpoint::TakeEvents() {
   Cq* cq;
   void* user;
-  while (api_->get_cq_event(channel_.get(), &cq, &user) == 0) api_->ack_cq_events(cq, 1);
+  while (port_.api()->get_cq_event(channel_.get(), &cq, &user) == 0) port_.api()->ack_cq_events(cq, 1);
 }
 
 bool Endpoint::Arm() {
   TakeEvents();
-  if (context_->request_notify(cq_.get(), 0) == 0) return true;
-  Fail(Place(-1) + ": asking for completion events failed");
+  if (port_.context()->request_notify(cq_.get(), 0) == 0) return true;
+  Fail(port_.words() + ": asking for completion events failed");
   return false;
 }
 
 void Endpoint::Fail(const std::string& what) {
-  if (error_.empty()) error_ = what;
-}
-
-bool Endpoint::PortActive() const {
-  PortAttributes port{};
-  return api_->query_port(context_, static_cast<uint8_t>(options_.port), &port) != 0 || port.state == kPortActive;
-}
-
-std::chrono::microseconds Endpoint::Patience() const {
-  return std::chrono::microseconds((int64_t{1} << options_.timeout) * 4096 / 1000 * (options_.retry_count + 1));
+  if (failure_.error.empty()) failure_.error = what;
 }
 
 void Endpoint::FailForPort() {
@@ -215,10 +203,10 @@ void Endpoint::FailForPort() {
 }
 
 std::string Endpoint::StatusText(const Completion& completion) const {
-  std::string text = std::string(api_->wc_status_str(completion.status)) + " (status " +
+  std::string text = std::string(port_.api()->wc_status_str(completion.status)) + " (status " +
                      std::to_string(completion.status) + ", vendor error " + std::to_string(completion.vendor_error) +
                      ")";
-  if (!PortActive()) return text + ": the port is down; look at the link (`rdma link`, `ip link`)";
+  if (!port_.IsActive()) return text + ": the port is down; look at the link (`rdma link`, `ip link`)";
   switch (completion.status) {
     case kRetryExceeded:
       return text + ": the peer's device does not answer; look at its link and process, or raise JAXRING_IB_TIMEOUT " +
@@ -235,14 +223,14 @@ std::string Endpoint::StatusText(const Completion& completion) const {
 std::string Endpoint::Describe() const {
   static constexpr int kSmallestMtu = 128;
   std::string numbers;
-  for (int i = 0; i < options_.queue_pairs; ++i) {
+  for (int i = 0; i < queue_pairs(); ++i) {
     numbers += (i == 0 ? "" : ", ") + std::to_string(qps_[i]->number);
     if (!cm_) numbers += " to " + std::to_string(peer_.qpn[i]);
   }
   const std::string peer = cm_              ? std::string("the peer")
                            : offer_.has_gid ? "GID " + GidText(peer_.gid)
                                             : "LID " + std::to_string(peer_.lid);
-  return Place(-1) + " to " + peer + ", MTU " + std::to_string(kSmallestMtu << std::min(offer_.mtu, peer_.mtu)) +
+  return port_.words() + " to " + peer + ", MTU " + std::to_string(kSmallestMtu << std::min(offer_.mtu, peer_.mtu)) +
          ", queue pairs " + numbers;
 }
 
