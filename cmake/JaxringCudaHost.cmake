@@ -35,6 +35,7 @@ function(jaxring_add_cuda_module ffi_include)
   nanobind_add_module(_native_cuda NB_STATIC STABLE_ABI NOMINSIZE NB_DOMAIN jaxring_cuda ${cuda_module_sources})
   target_include_directories(_native_cuda SYSTEM PRIVATE "${ffi_include}" "${NB_DIR}/include")
   target_link_libraries(_native_cuda PRIVATE jaxring_cuda_gpu)
+  add_dependencies(_native_cuda jaxring_network_abi)
   # The host's tests on a real GPU: the same with another Gpu.
   foreach(name IN ITEMS "" memory_)
     add_executable(cuda_gpu_${name}test EXCLUDE_FROM_ALL ffi/tests/cuda/host/cuda_host_${name}test.cc)

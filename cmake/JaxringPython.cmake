@@ -25,17 +25,31 @@ if(JAXRING_FFI_API VERSION_GREATER 0.3)
                   "older versions of jaxlib will refuse this build. Build with jaxlib 0.10.2's headers.")
 endif()
 
-# The modules' own sources; both bind plans' tables and links. A process may load both, and each registers types of its
-# own: so the CUDA engine's have a domain of nanobind's to themselves.
-set(both_modules ffi/bind/bind_links.cc ffi/bind/bind_tables.cc)
+# The modules' own sources; both bind plans' tables. A process may load both, and each registers types of its own: so
+# the CUDA engine's have a domain of nanobind's to themselves.
+set(both_modules ffi/bind/bind_tables.cc)
 set(cuda_module_sources ffi/bind/cuda_module.cc ffi/bind/bind_communicator.cc ffi/bind/bind_cuda_plans.cc
   ffi/xla/cuda_handlers.cc ${both_modules})
+
+# The one module uses the other's network by its address: this header says which headers they were compiled from, and by
+# what. It is there after configuring, for tools that compile nothing, and is written anew where one of them changes.
+set(_network_abi "${CMAKE_BINARY_DIR}/generated/jaxring_network_abi.h")
+set(_write_network_abi ${CMAKE_COMMAND} "-DSOURCE=${CMAKE_SOURCE_DIR}/ffi" "-DOUTPUT=${_network_abi}"
+    "-DBUILD=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE} ${JAXRING_SANITIZE}"
+    -P "${CMAKE_SOURCE_DIR}/cmake/network_abi.cmake")
+execute_process(COMMAND ${_write_network_abi} COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB _network_headers CONFIGURE_DEPENDS ffi/base/*.h ffi/network/*.h ffi/network/peers/*.h ffi/transport/core/*.h)
+add_custom_command(OUTPUT ${_network_abi} COMMAND ${_write_network_abi} VERBATIM
+                   DEPENDS ${_network_headers} ffi/bind/shared_network.h cmake/network_abi.cmake)
+add_custom_target(jaxring_network_abi DEPENDS ${_network_abi})
+
 nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE
-  ffi/bind/module.cc ffi/bind/bind_calls.cc ffi/bind/bind_plans.cc ffi/bind/bind_protobuf.cc ffi/bind/bind_recent.cc
-  ffi/bind/bind_records.cc ffi/bind/bind_signals.cc
+  ffi/bind/module.cc ffi/bind/bind_calls.cc ffi/bind/bind_links.cc ffi/bind/bind_plans.cc
+  ffi/bind/bind_protobuf.cc ffi/bind/bind_recent.cc ffi/bind/bind_records.cc ffi/bind/bind_signals.cc
   ffi/xla/cpu_handlers.cc ffi/xla/exact_sum_handlers.cc ffi/xla/quantize_handlers.cc ${both_modules})
 target_link_libraries(_native PRIVATE jaxring_engine)
 target_include_directories(_native SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include" ${Python_NumPy_INCLUDE_DIRS})
+add_dependencies(_native jaxring_network_abi)
 install(TARGETS _native LIBRARY DESTINATION jaxring COMPONENT python)
 
 # The stub is made by importing the module: where it is cross-compiled, by the target's Python in the emulator.
@@ -56,6 +70,7 @@ nanobind_add_module(_native_cuda_fake EXCLUDE_FROM_ALL NB_STATIC STABLE_ABI NOMI
   ${cuda_module_sources})
 target_compile_definitions(_native_cuda_fake PRIVATE JAXRING_FAKE_GPU)
 target_link_libraries(_native_cuda_fake PRIVATE jaxring_cuda_fake)
+add_dependencies(_native_cuda_fake jaxring_network_abi)
 target_include_directories(_native_cuda_fake SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include")
 
 # What a wheel holds.

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 # it starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
+import jaxring._native as _native
 from benchmarks.gpu import rows
 from benchmarks.gpu.standalone import How, Ranks
 from jaxring.plan.gpu import copy_engine, nvls
@@ -183,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if native.device_count() == 0:
         print("There is no NVIDIA GPU here.", file=sys.stderr)
         return 2
-    native.start(0, _SLOT_BYTES)
+    native.start(0, _native.network())
     write = rows.writer(arguments.rows)
     gpu = native.device(0)
     seen = {name: getattr(gpu, name) for name in ("name", "capability", "multiprocessors")}

@@ -131,6 +131,7 @@ void ExecuteOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operand
     const auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
     const uint64_t key = plan->key;
     auto op = std::make_shared<Operation>(std::move(plan), key, std::move(participants), Clock::now() + limit);
+    Running().workers().Start();
     Running().Launch({&op, 1}, false);
     for (Ended& each : ended) each.Wait();
   }

@@ -1,5 +1,5 @@
-// The Python module jaxring._native_cuda: the host part of the CUDA engine. It has its own links to other processes,
-// and serves planning requests like jaxring._native. With JAXRING_FAKE_GPU it is built as _native_cuda_fake, for tests.
+// The Python module jaxring._native_cuda: the host part of the CUDA engine. It serves planning requests like
+// jaxring._native, whose network it uses. With JAXRING_FAKE_GPU it is built as _native_cuda_fake, for tests.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -10,7 +10,7 @@
 
 #include "bind/bind_communicator.h"
 #include "bind/bind_cuda_plans.h"
-#include "bind/bind_links.h"
+#include "bind/shared_network.h"
 #include "cuda/host/gpu_runtime.h"
 #include "jaxring_config.h"
 #include "xla/cuda_handlers.h"
@@ -78,29 +78,19 @@ NB_MODULE(JAXRING_MODULE, m) {
       "The CUDA handlers as capsules for jax.ffi.register_ffi_target.");
   m.def(
       "start",
-      [](int process, uint32_t slot_bytes, double link_timeout_s, bool checksums,
-         const std::map<std::string, double>& faults) {
-        EngineOptions options{1, slot_bytes, 0};
-        options.checksums = checksums;
-        options.faults = FaultPlan::From(faults);
-        options.link_timeout_s = link_timeout_s;
-        ProcessEngine& engine = StartEngine(options);
-        StartRuntime(engine.network(), engine.options().checksums, process);
+      [](int process, const nb::capsule& network, bool checksums) {
+        const SharedNetwork& shared = SharedNetwork::Of(network);
+        StartRuntime(*shared.network, checksums, process, shared.wake_planner);
       },
-      nb::arg("process"), nb::arg("slot_bytes"), nb::arg("link_timeout_s") = 10.0, nb::arg("checksums") = false,
-      nb::arg("faults") = std::map<std::string, double>(),
-      "Starts the engine, once. `slot_bytes`: of a link's message.");
+      nb::arg("process"), nb::arg("network"), nb::arg("checksums") = false,
+      "Starts the engine, once, on the network of jaxring._native.");
   m.def(
       "abort",
-      [](const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
-        if (RunningRuntime() != nullptr) RunningRuntime()->Abort(reason);
-        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s, goodbye, how);
+      [](const std::string& reason, bool tell) {
+        if (RunningRuntime() != nullptr) RunningRuntime()->Abort(reason, tell);
       },
-      nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::arg("how") = "",
-      nb::call_guard<nb::gil_scoped_release>(),
-      "Fails all operations in flight and all later ones. Tells the other processes that this one ends, in good order "
-      "if "
-      "`goodbye`, and `how`.");
+      nb::arg("reason"), nb::arg("tell"), nb::call_guard<nb::gil_scoped_release>(),
+      "Fails all operations in flight and all later ones; with `tell` in the processes that take part in them, too.");
   m.def(
       "allow_direct",
       [](int device, std::vector<std::string> nics) { Cuda().proxy().AllowDirect(device, std::move(nics)); },
@@ -108,9 +98,7 @@ NB_MODULE(JAXRING_MODULE, m) {
   m.def(
       "counters", [] { return RunningRuntime() == nullptr ? std::map<std::string, uint64_t>{} : Cuda().Counters(); },
       "What the engine has counted so far.");
-  m.def(
-      "take_faults", [](double timeout_s) { return Cuda().TakeFaults(timeout_s); }, nb::arg("timeout_s"),
-      nb::call_guard<nb::gil_scoped_release>(), "Sentences of new faults, waiting timeout_s seconds for one.");
+  m.def("take_faults", [] { return Cuda().TakeFaults(); }, "Sentences of new faults.");
   m.def(
       "region_directory",
       [] { return std::make_pair(Cuda().regions().directory_fd(), Cuda().regions().doorbell_fd()); },
@@ -158,18 +146,11 @@ NB_MODULE(JAXRING_MODULE, m) {
           "identify", [](const Request& r, int partition) { r.site->Identify(r.device, partition, {}); },
           nb::arg("partition"));
   m.def(
-      "next_request",
-      [](double timeout_s) -> std::optional<Request> {
-        Request request;
-        if (!Cuda().NextRequest(timeout_s, &request)) return std::nullopt;
-        return request;
-      },
-      nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
-      "The next planning request, or None after timeout_s seconds.");
+      "next_request", [] { return Cuda().NextRequest(); },
+      "The next planning request, or None. jaxring._native.next_request ends its wait when there is one, or a fault.");
 
   BindCommunicator(m);
   BindPlans(m);
-  BindLinks(m);
 #if defined(JAXRING_FAKE_GPU)
   m.def(
       "fake_options",

@@ -18,6 +18,7 @@
 #include "bind/bind_recent.h"
 #include "bind/bind_records.h"
 #include "bind/bind_signals.h"
+#include "bind/shared_network.h"
 #include "engine/calls/site_names.h"
 #include "engine/operation/pages.h"
 #include "engine/runtime.h"
@@ -227,6 +228,14 @@ NB_MODULE(_native, m) {
       nb::arg("key"), nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>(),
       "Fails the operations in flight under a plan's key, here and in all processes that take part.");
 
+  m.def(
+      "network",
+      [] {
+        static const auto* const shared =
+            new SharedNetwork{&Running().network(), [&python = Running().python()] { python.Wake(); }};
+        return shared->ToCapsule();
+      },
+      "The network of this process, for the CUDA engine's module.");
   m.def("ll_payload_bytes", [] { return LLShape().payload_bytes; }, "Payload of an LL slot.");
   BindPlans(m);
   BindProtobuf(m);

@@ -29,16 +29,10 @@ Engine::Engine(EngineOptions options, const MakeNetwork& make_network)
                  : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)),
       reporter_(&network_->peers(), &recorder_),
       stalls_(&reporter_, options_.stall_warning_s),
-      workers_(options_.threads, std::chrono::microseconds(options_.spin_us),
+      workers_(options_.threads, options_.stepped, std::chrono::microseconds(options_.spin_us),
                std::chrono::microseconds(options_.patience_us), network_.get(), &active_, &counters_,
                [this](const std::shared_ptr<Operation>& op) { return Execute(op); }) {
-  try {
-    network_->Start();
-    if (!options_.stepped) workers_.Start();
-  } catch (...) {
-    StopThreads();  // they use members that are about to be destroyed
-    throw;
-  }
+  network_->Start();
 }
 
 Engine::~Engine() { StopThreads(); }

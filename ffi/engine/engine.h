@@ -58,6 +58,7 @@ class Engine {
   // For the log; at most one for each call site.
   Warnings& warnings() { return warnings_; }
   const EngineOptions& options() const { return options_; }
+  // To be started before the first operation.
   Workers& workers() { return workers_; }
 
   // Closed by Abort.

@@ -148,6 +148,7 @@ uint64_t Site::NextSequence(Group& group) {
 }
 
 void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Plan> plan) {
+  engine_->workers().Start();
   RelockableMutexLock lock(mutex_);
   Group& group = groups_[group_index];
   Part& part = group.parts[collective];

@@ -31,7 +31,7 @@ bool UnexpectedMessages::Take(const MessageId& id, Entry* message) {
   return true;
 }
 
-uint64_t UnexpectedMessages::TakeOver(const Links& links) {
+uint64_t UnexpectedMessages::TakeOver(const Links& links, bool patient) {
   uint64_t taken = 0;
   // Over the budget, messages stay in the ring and hold their sender back. An operation that then cannot proceed fails
   // at its deadline.
@@ -39,10 +39,12 @@ uint64_t UnexpectedMessages::TakeOver(const Links& links) {
   for (auto& link : links.AllRecv()) {
     for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
       try {
-        link->ring(protocol).SpillIfFull([&](const MessageId& id, const char* data, Message message) {
-          Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
-          ++taken;
-        });
+        link->ring(protocol).SpillIfFull(
+            [&](const MessageId& id, const char* data, Message message) {
+              Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
+              ++taken;
+            },
+            patient);
       } catch (const std::bad_alloc&) {
         return taken;  // out of memory: as over the budget
       }

@@ -24,8 +24,9 @@ class UnexpectedMessages {
   };
   void Put(const MessageId& id, Entry message);
   bool Take(const MessageId& id, Entry* message);
-  // Takes over the messages of the rings that are full, so that others can pass. Returns how many.
-  uint64_t TakeOver(const Links& links);
+  // Takes over the messages of the rings that are full, so that others can pass. Returns how many. With `patient` see
+  // RingReceiver::SpillIfFull: for a thread that does not know whether others are reading.
+  uint64_t TakeOver(const Links& links, bool patient = false);
   // Drops the messages of an operation that failed, and those that arrive later.
   void Discard(uint64_t op);
   // Drops everything, including the set of failed operations.

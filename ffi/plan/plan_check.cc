@@ -195,8 +195,8 @@ class Checker {
 void CheckShape(const Plan& plan) {
   auto fits = [&plan](int blocks) { return blocks >= 0 && blocks <= kMostChunks / plan.pieces; };
   if (plan.pieces < 1 || plan.pieces > kMostChunks || !fits(plan.in_blocks) || !fits(plan.out_blocks) ||
-      plan.scratch_chunks < 0 || plan.scratch_chunks > kMostChunks || plan.nlanes < 1 || plan.nlanes > 1 << 16 ||
-      plan.channels < 1 || plan.protocol > Protocol::kSimple) {
+      plan.scratch_chunks < 0 || plan.scratch_chunks > kMostChunks || plan.nlanes < 1 ||
+      plan.nlanes > MessageId::kSecondEngine || plan.channels < 1 || plan.protocol > Protocol::kSimple) {
     throw std::invalid_argument("a plan's number of pieces, blocks, lanes, channels or scratch chunks is out of range");
   }
   const uint64_t blocks = static_cast<uint64_t>(std::max(plan.in_blocks, plan.out_blocks));

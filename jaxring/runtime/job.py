@@ -22,7 +22,7 @@ from jaxring.world.store import JaxStore
 from jaxring.world.waits import Waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
 _POLL_S = 0.02
 _SLICE_S = 0.5
@@ -44,6 +44,8 @@ class Job:
         self._communicators: dict[int, itertools.count[int]] = collections.defaultdict(itertools.count)
         self._lock = threading.Lock()
         self.waits = Waits(_native.planning_waits_for)
+        # The bus ids of this process's GPUs, whose messages take the links to other processes, too.
+        self.gpus: Callable[[], Sequence[str]] = tuple
 
     def store(self) -> JaxStore:
         """The job's store. JoinError where jax.distributed is not initialised."""
@@ -106,11 +108,20 @@ class Job:
         found = self._membership
         return found is not None and found.count > 1 and found.epoch > 0
 
+    def world(self) -> World | None:
+        """The World of the current epoch, where there is one by now."""
+        return self._world
+
     def join(self, membership: Membership) -> World:
-        """The World of `membership`, made when it is first asked for. JoinError where that is out of date."""
+        """The World of `membership`, made when it is first asked for, for the engines of CPUs and of GPUs together.
+
+        JoinError where that is out of date, or suspended.
+        """
         with self._lock:
             if self._membership != membership:
                 raise JoinError("The job has been rebuilt since this was asked for.")
+            if self._suspended:
+                raise JoinError("The job is suspended: call jaxring.resume() first.")
             if self._world is None:
                 self._world = self._make_world(membership, True)
             return self._world
@@ -130,6 +141,7 @@ class Job:
             epoch=membership.epoch,
             members=membership.processes,
             serving=serving,
+            gpus=self.gpus(),
             viewer_service=FlightService(_native.record_memory, coordinator, settings().tls),
         )
 
@@ -232,3 +244,11 @@ def _give_up_links(epoch: int, deadline: float) -> None:
         # In slices, between which Python sees Ctrl-C.
         if time.monotonic() >= deadline:
             raise JoinError("An operation of this process has not ended in time: try again.")
+
+
+_own = Job()
+
+
+def own() -> Job:
+    """The part of this process."""
+    return _own

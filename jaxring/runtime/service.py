@@ -20,9 +20,9 @@ from jaxring import _command, _compat
 from jaxring.errors import JaxringError
 from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.runtime import ending, programs
+from jaxring.runtime import job as jobs
 from jaxring.runtime.cuda import service as cuda_service
 from jaxring.runtime.interruption import Watcher, end_soon
-from jaxring.runtime.job import Job
 from jaxring.runtime.memory import keep_freed_blocks
 from jaxring.runtime.planner import Planner
 from jaxring.runtime.reporting.record_files import hint, make_room, new_file, new_prefix
@@ -60,7 +60,8 @@ GPU_TARGETS = (*TARGETS, *UNCAPTURED, *STARTS.values(), JOIN)
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _stalls: threading.Thread | None = None
-_job = Job()
+_job = jobs.own()
+_job.gpus = cuda_service.bus_ids
 _planner = Planner(_job)
 _watcher = Watcher(_job)
 _hint = ""  # the sentence about the flight record that errors end with
@@ -152,8 +153,8 @@ def _start(configured: Settings, trace_file: str) -> None:
 _SPIN_US = 20
 
 
-def job() -> Job:
-    """This process's part in the job, for the CPU engine."""
+def job() -> jobs.Job:
+    """This process's part in the job."""
     return _job
 
 
@@ -169,6 +170,7 @@ def _serve() -> None:
     watch: StragglerWatch | None = None
     while not _stop.is_set():
         request = _native.next_request(_POLL_S)
+        cuda_service.serve()
         before, named = named, _name(named)
         _warn()
         if named != before:  # in another job the numbers mean other processes
@@ -189,8 +191,9 @@ def _serve() -> None:
             # Not at import: a process that runs no collective keeps malloc's own settings.
             keep_freed_blocks(os.environ)
             kept = True
-        if _planner.asks_peers(request):
-            # This waits until the peers reach the call, and they may wait in another one. So it gets its own thread.
+        if cuda_service.started() or _planner.asks_peers(request):
+            # This waits until the peers reach the call, and they may wait in another one, of this engine or of the one
+            # for GPUs. So it gets its own thread.
             daemons.start("jaxring-plan", _answer, _planner, request)
         else:
             _answer(_planner, request)

@@ -12,7 +12,7 @@ from tests.layers.rules import Arrows, assert_each_turned_round_is_found, forbid
 FFI = ROOT / "ffi"
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 # What is included with quotes and is not ours: XLA's headers, and the header that CMake makes.
-OTHERS = re.compile(r"xla/ffi/api/\w+\.h|jaxring_config\.h")
+OTHERS = re.compile(r"xla/ffi/api/\w+\.h|jaxring_(config|network_abi)\.h")
 
 
 def sources() -> list[Path]:

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/mutex.h"
+#include "base/thread_name.h"
 
 namespace jaxring::cuda {
 namespace {
@@ -16,18 +18,19 @@ std::atomic<Runtime*> running{nullptr};
 
 Runtime* RunningRuntime() { return running.load(std::memory_order_acquire); }
 
-Runtime& StartRuntime(Network& network, bool checksums, int process) {
+Runtime& StartRuntime(Network& network, bool checksums, int process, std::function<void()> wake) {
   static Mutex mutex;
   MutexLock lock(mutex);
   if (RunningRuntime() == nullptr)
-    running.store(new Runtime(ThisGpu(), network, checksums, process), std::memory_order_release);
+    running.store(new Runtime(ThisGpu(), network, checksums, process, std::move(wake)), std::memory_order_release);
   return *RunningRuntime();
 }
 
-Runtime::Runtime(Gpu& gpu, Network& network, bool checksums, int process)
+Runtime::Runtime(Gpu& gpu, Network& network, bool checksums, int process, std::function<void()> wake)
     : gpu_(gpu),
       network_(network),
       process_(process),
+      wake_(std::move(wake)),
       regions_(gpu, process),
       proxy_(gpu, network, checksums),
       side_streams_(gpu, service_),
@@ -90,18 +93,15 @@ void Runtime::Ask(Request request) {
     MutexLock lock(mutex_);
     requests_.push_back(std::move(request));
   }
-  requested_.NotifyOne();
+  wake_();
 }
 
-bool Runtime::NextRequest(double timeout_s, Request* request) {
-  const Deadline deadline = After(timeout_s);
+std::optional<Request> Runtime::NextRequest() {
   MutexLock lock(mutex_);
-  while (!stop_ && requests_.empty() && requested_.WaitUntil(mutex_, deadline)) {
-  }
-  if (requests_.empty()) return false;
-  *request = std::move(requests_.front());
+  if (requests_.empty()) return std::nullopt;
+  Request request = std::move(requests_.front());
   requests_.pop_front();
-  return true;
+  return request;
 }
 
 void Runtime::Watch(std::shared_ptr<LaunchPlan> plan) {
@@ -109,11 +109,8 @@ void Runtime::Watch(std::shared_ptr<LaunchPlan> plan) {
   if (std::find(plans_.begin(), plans_.end(), plan) == plans_.end()) plans_.push_back(std::move(plan));
 }
 
-std::vector<std::string> Runtime::TakeFaults(double timeout_s) {
-  const Deadline deadline = After(timeout_s);
+std::vector<std::string> Runtime::TakeFaults() {
   MutexLock lock(mutex_);
-  while (!stop_ && faults_.empty() && faulted_.WaitUntil(mutex_, deadline)) {
-  }
   return std::exchange(faults_, {});
 }
 
@@ -122,10 +119,11 @@ void Runtime::Report(const std::string& text) {
     MutexLock lock(mutex_);
     faults_.push_back(text);
   }
-  faulted_.NotifyAll();
+  wake_();
 }
 
 void Runtime::MonitorLoop() {
+  NameThread("jaxring-faults");
   while (!stop_) {
     CheckPlans();
     std::this_thread::sleep_for(kCheckInterval);
@@ -205,16 +203,17 @@ void Runtime::TellPeers(const Communicator& communicator, const std::string& fau
   network_.SpreadFailure(communicator.key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
 }
 
-void Runtime::Abort(const std::string& reason) {
+void Runtime::Abort(const std::string& reason, bool tell) {
   std::map<std::string, std::shared_ptr<Communicator>> communicators;
   {
     MutexLock lock(mutex_);
     stop_ = true;
     communicators = communicators_;
   }
-  for (auto& [name, communicator] : communicators) communicator->Break(reason);
-  requested_.NotifyAll();
-  faulted_.NotifyAll();
+  for (auto& [name, communicator] : communicators) {
+    communicator->Break(reason);
+    if (tell && !communicator->peers().empty()) TellPeers(*communicator, reason);
+  }
   // Both threads read pinned memory, so they must stop before CUDA unmaps it.
   if (monitor_.joinable()) monitor_.join();
   proxy_.Stop();

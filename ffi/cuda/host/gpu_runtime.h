@@ -7,11 +7,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "base/condition_variable.h"
 #include "base/mutex.h"
 #include "cuda/host/communicator.h"
 #include "cuda/host/gpu_site.h"
@@ -25,8 +25,9 @@ namespace jaxring::cuda {
 class Runtime {
  public:
   using Log = std::function<void(const std::string&)>;
-  // `network` has the links to other processes. With `checksums` every message carries one of its payload.
-  Runtime(Gpu& gpu, Network& network, bool checksums, int process);
+  // `network` has the links to other processes. With `checksums` every message carries one of its payload. `wake` has
+  // Python look for requests and faults.
+  Runtime(Gpu& gpu, Network& network, bool checksums, int process, std::function<void()> wake);
   ~Runtime();
 
   Gpu& gpu() { return gpu_; }
@@ -44,17 +45,17 @@ class Runtime {
   uint32_t ReadBehind(void* stream, const void* word);
 
   void Ask(Request request);
-  bool NextRequest(double timeout_s, Request* request);
+  std::optional<Request> NextRequest();
   bool stopping() const { return stop_; }
 
   // Monitors the plan's status from now on. A fault, or the end of a process with a rank of the plan, breaks the
   // communicator, is logged, and fails every later call.
   void Watch(std::shared_ptr<LaunchPlan> plan);
-  // Takes the descriptions of new faults, for Python's logger. Waits at most timeout_s for one.
-  std::vector<std::string> TakeFaults(double timeout_s);
+  // Takes the descriptions of new faults, for Python's logger.
+  std::vector<std::string> TakeFaults();
 
-  // Fails everything, now and from now on.
-  void Abort(const std::string& reason);
+  // Fails everything, now and from now on. With `tell` the other processes of its communicators are told.
+  void Abort(const std::string& reason, bool tell);
 
   std::map<std::string, uint64_t> Counters();
 
@@ -68,12 +69,12 @@ class Runtime {
   Gpu& gpu_;
   Network& network_;
   const int process_;
+  const std::function<void()> wake_;
   Service service_;
   Regions regions_;
   Proxy proxy_;
   SideStreams side_streams_;
   Mutex mutex_;
-  ConditionVariable requested_, faulted_;
   std::deque<Request> requests_ JAXRING_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Communicator>> communicators_ JAXRING_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<LaunchPlan>> plans_ JAXRING_GUARDED_BY(mutex_);
@@ -85,6 +86,6 @@ class Runtime {
 
 // This process's runtime; nullptr before StartRuntime.
 Runtime* RunningRuntime();
-Runtime& StartRuntime(Network& network, bool checksums, int process);
+Runtime& StartRuntime(Network& network, bool checksums, int process, std::function<void()> wake);
 
 }  // namespace jaxring::cuda

@@ -33,13 +33,20 @@ void PythonQueues::Ask(PlanRequest request) {
 bool PythonQueues::NextRequest(double timeout_s, PlanRequest* request) {
   const auto deadline = After(timeout_s);
   MutexLock lock(mutex_);
-  while (!closed_ && requests_.empty() && control_messages_.empty() && timeout_s > 0 &&
+  while (!closed_ && !woken_ && requests_.empty() && control_messages_.empty() && timeout_s > 0 &&
          request_ready_.WaitUntil(mutex_, deadline)) {
   }
+  woken_ = false;
   if (requests_.empty()) return false;
   *request = std::move(requests_.front());
   requests_.pop_front();
   return true;
+}
+
+void PythonQueues::Wake() {
+  MutexLock lock(mutex_);
+  woken_ = true;
+  request_ready_.NotifyOne();
 }
 
 void PythonQueues::AddControlMessage(ControlMessage message) {

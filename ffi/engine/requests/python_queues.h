@@ -19,9 +19,12 @@ class PythonQueues {
   void Close();
 
   void Ask(PlanRequest request);
-  // The next request for a plan. False after `timeout_s`, when a control message has arrived, and at once from Close
-  // on.
+  // The next request for a plan. False after `timeout_s`, when a control message has arrived or Wake was called, and at
+  // once from Close on.
   bool NextRequest(double timeout_s, PlanRequest* request);
+
+  // Ends NextRequest's wait: something else waits for the thread that calls it.
+  void Wake();
 
   // Drops the message if too many wait. Ends NextRequest's wait.
   void AddControlMessage(ControlMessage message);
@@ -42,6 +45,7 @@ class PythonQueues {
   Mutex mutex_;
   ConditionVariable request_ready_, stall_ready_;
   bool closed_ JAXRING_GUARDED_BY(mutex_) = false;
+  bool woken_ JAXRING_GUARDED_BY(mutex_) = false;
   std::deque<PlanRequest> requests_ JAXRING_GUARDED_BY(mutex_);
   uint64_t next_request_ JAXRING_GUARDED_BY(mutex_) = 1;
   std::deque<ControlMessage> control_messages_ JAXRING_GUARDED_BY(mutex_);

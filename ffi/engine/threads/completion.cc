@@ -5,6 +5,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/thread_name.h"
+
 namespace jaxring {
 namespace {
 
@@ -112,6 +114,7 @@ bool CompletionPool::AddThread() {
 }
 
 void CompletionPool::Run() {
+  NameThread("jaxring-done");
   RelockableMutexLock lock(mutex_);
   while (true) {
     ++idle_;
@@ -139,6 +142,7 @@ void CompletionPool::Run() {
 }
 
 void CompletionPool::Monitor() {
+  NameThread("jaxring-done");
   MutexLock lock(mutex_);
   while (!stop_) {
     while (!stop_ && !monitoring_) monitor_wake_.Wait(mutex_);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/thread_name.h"
+
 namespace jaxring {
 namespace {
 
@@ -11,9 +13,10 @@ constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
 
 }  // namespace
 
-Workers::Workers(int count, WaitPolicy::Duration spin, WaitPolicy::Duration patience, Network* network,
+Workers::Workers(int count, bool stepped, WaitPolicy::Duration spin, WaitPolicy::Duration patience, Network* network,
                  ActiveOperations* active, EngineCounters* counters, Execute execute)
     : count_(count),
+      stepped_(stepped),
       waits_(spin, patience),
       network_(network),
       active_(active),
@@ -22,13 +25,17 @@ Workers::Workers(int count, WaitPolicy::Duration spin, WaitPolicy::Duration pati
       idle_(network->MakeDoorbell()) {}
 
 void Workers::Start() {
-  for (int i = 0; i < count_; ++i) threads_.emplace_back([this] { Run(); });
+  if (stepped_ || started_.load(std::memory_order_acquire)) return;
+  MutexLock lock(mutex_);
+  while (static_cast<int>(threads_.size()) < count_) threads_.emplace_back([this] { Run(); });
+  started_.store(true, std::memory_order_release);
 }
 
 void Workers::Stop() {
   stop_ = true;
   network_->doorbell().NotifyAll();
   idle_->NotifyAll();
+  MutexLock lock(mutex_);
   for (auto& thread : threads_) thread.join();
   threads_.clear();
 }
@@ -68,6 +75,7 @@ Workers::Next Workers::Look(Worker& worker) {
 }
 
 void Workers::Run() {
+  NameThread("jaxring-worker");
   Worker worker;
   while (!stop_) {
     const Next next = Look(worker);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "engine/operation/active_operations.h"
 #include "engine/threads/wait_policy.h"
 #include "engine/workers/counters.h"
@@ -22,14 +23,14 @@ class Workers {
   // Advances every lane of an operation once; true if any made progress.
   using Execute = std::function<bool(const std::shared_ptr<Operation>& op)>;
 
-  // `network`, `active` and `counters` must outlive it.
-  // `spin`, `patience`: see WaitPolicies.
-  Workers(int count, WaitPolicy::Duration spin, WaitPolicy::Duration patience, Network* network,
+  // `network`, `active` and `counters` must outlive it. `stepped`: without threads, whose caller runs each worker by
+  // Look. `spin`, `patience`: see WaitPolicies.
+  Workers(int count, bool stepped, WaitPolicy::Duration spin, WaitPolicy::Duration patience, Network* network,
           ActiveOperations* active, EngineCounters* counters, Execute execute);
   ~Workers() { Stop(); }
   Workers(const Workers&) = delete;
 
-  // Starts the threads. Without it the caller runs each worker by Look.
+  // Starts the threads, once. Throws std::system_error if the system gives no more; the next call goes on from there.
   void Start();
   void Stop();
   // Wakes workers for operations of so many lanes that have become active.
@@ -59,6 +60,7 @@ class Workers {
   void Run();
 
   const int count_;
+  const bool stepped_;
   WaitPolicies waits_;
   Network* const network_;
   ActiveOperations* const active_;
@@ -68,8 +70,9 @@ class Workers {
   // sleep on it. The other workers sleep on this one, so that a message for a thread that is polling costs its sender
   // no system call.
   const std::unique_ptr<Doorbell> idle_;
-  std::atomic<bool> stop_{false};
-  std::vector<std::thread> threads_;  // the last member: they use everything above
+  std::atomic<bool> started_{false}, stop_{false};
+  Mutex mutex_;                                                  // no other mutex is taken under it
+  std::vector<std::thread> threads_ JAXRING_GUARDED_BY(mutex_);  // the last member: they use everything above
 };
 
 }  // namespace jaxring

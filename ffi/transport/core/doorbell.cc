@@ -70,11 +70,12 @@ void Doorbell::WakeSleepers(int count) { syscall(SYS_futex, &page_->value, FUTEX
 void Doorbell::Notify() { Wake(1); }
 void Doorbell::NotifyAll() { Wake(INT_MAX); }
 
-void Doorbell::Wait(uint32_t seen, int64_t timeout_us) {
+bool Doorbell::Wait(uint32_t seen, int64_t timeout_us) {
   timespec timeout{static_cast<time_t>(timeout_us / 1000000), static_cast<long>(timeout_us % 1000000 * 1000)};
   page_->sleepers.fetch_add(1, std::memory_order_seq_cst);
-  syscall(SYS_futex, &page_->value, FUTEX_WAIT, seen, &timeout, nullptr, 0);
+  const bool woken = syscall(SYS_futex, &page_->value, FUTEX_WAIT, seen, &timeout, nullptr, 0) == 0;
   page_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return woken;
 }
 
 }  // namespace jaxring

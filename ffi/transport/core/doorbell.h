@@ -45,7 +45,8 @@ class Doorbell : public Notifier {
   // A thread reads this before it looks for work and passes it to Wait, which returns at once if the doorbell was rung
   // in between.
   uint32_t Value() const { return page_->value.load(std::memory_order_seq_cst); }
-  void Wait(uint32_t seen, int64_t timeout_us);
+  // Returns whether a ring has woken it: one that wakes a single thread has then woken no other.
+  bool Wait(uint32_t seen, int64_t timeout_us);
   int fd() const { return fd_; }
   // The owner's launching thread says on which CPU it polls for the messages of which operation, until ClearWaiter.
   void SetWaiter(int cpu, uint64_t operation) {

@@ -10,6 +10,8 @@
 #include <system_error>
 #include <vector>
 
+#include "base/thread_name.h"
+
 namespace jaxring {
 namespace {
 constexpr int kTickMs = 50;
@@ -117,6 +119,7 @@ void Poller::Kick() {
 }
 
 void Poller::Run() {
+  NameThread("jaxring-io");
   std::array<epoll_event, 32> events;
   while (!stop_) {
     int n = epoll_wait(epoll_fd_, events.data(), events.size(), kTickMs);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "base/mutex.h"
 #include "transport/core/block_pool.h"
@@ -23,6 +24,8 @@ enum class Protocol : uint8_t { kMemory = 0, kLL = 1, kSimple = 2 };
 
 // Names one message: operation, sending rank, receiving rank, lane, and number within that flow.
 struct MessageId {
+  // The engines for CPUs and for GPUs share the links of a process: the lanes of the second one's messages begin here.
+  static constexpr uint16_t kSecondEngine = 0x8000;
   uint64_t op;
   uint32_t src;
   uint32_t dst;
@@ -147,9 +150,10 @@ class RingReceiver {
   // Undoes a claim without reading the message.
   void Unclaim(uint64_t position);
   // If the ring is full, hands every unclaimed message to `take(id, payload, message)` and frees its slot: messages
-  // that nothing waits for yet must not block the ones behind them.
+  // that nothing waits for yet must not block the ones behind them. With `patient` not before it is full at a second
+  // such call with the same oldest message: until then somebody may be reading them.
   template <class Take>
-  void SpillIfFull(Take take);
+  void SpillIfFull(Take take, bool patient = false);
   const RingMemory& memory() const { return memory_; }
   // The sender's blocks, which must outlive this; before the first message.
   void set_blocks(BlockPool* blocks) { blocks_ = blocks; }
@@ -171,15 +175,17 @@ class RingReceiver {
   uint64_t claimed_ JAXRING_GUARDED_BY(mutex_) =
       0;  // a bit per slot: being read, or consumed while an older slot is not
   uint64_t consumed_ JAXRING_GUARDED_BY(mutex_) = 0;  // a bit per slot
+  uint64_t full_end_ JAXRING_GUARDED_BY(mutex_) = 0;  // the end of the ring when a patient call has found it full
 };
 
 template <class Take>
-void RingReceiver::SpillIfFull(Take take) {
+void RingReceiver::SpillIfFull(Take take, bool patient) {
   MutexLock lock(mutex_);
   const uint32_t slots = memory_.shape().slots;
   uint64_t end = head_;
   while (end < head_ + slots && memory_.header(end).flag.load(std::memory_order_acquire) == end + 1) ++end;
   if (end < head_ + slots) return;
+  if (patient && std::exchange(full_end_, end) != end) return;
   for (uint64_t p = head_; p < end; ++p) {
     const uint64_t bit = memory_.bit(p);
     // Freeing a slot may move the head past younger slots that were consumed before; their bits are cleared by then.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "base/thread_name.h"
 #include "transport/plugin/plugin_pump.h"
 
 namespace jaxring {
@@ -154,6 +155,7 @@ void PluginConnector::Wake() {
 }
 
 void PluginConnector::Run() {
+  NameThread("jaxring-plugin");
   std::vector<std::shared_ptr<PluginPump>> pumps;
   auto last = Clock::now();
   auto sleep = kFirstSleep;

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxring import _compat
 from jaxring.errors import JoinError
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES
-from jaxring.runtime import machines, schedules
+from jaxring.runtime import job, machines, schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import messages as cuda_messages
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, shared_gpus, why_apart
@@ -28,8 +27,6 @@ from jaxring.world.transports.shm import memory_path
 
 logger = logging.getLogger("jaxring.runtime")
 
-# Keeps the links of the GPU engine apart from those of the CPU engine, which has a World of its own.
-_EPOCH = 1_000_000
 _SLOTS = 8
 # Of simple, ll and ll128, and no more than a slot of BUFFSIZE, which is what the network carries in one message.
 _SLOT_BYTES = (1 << 26, 16 * 1024, 32 * 1024)
@@ -56,7 +53,6 @@ class Communicators:
         self._said_apart = False
         self._said_shared: set[str] = set()
         self._log = CommunicatorLog()
-        self._world: World | None = None
         self.store: JaxStore | None = None
         configured = settings()
         self.shape = Shape(
@@ -64,12 +60,12 @@ class Communicators:
             tuple(WireShape(_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES),
             2 * ONE_SHOT_BYTES,
         )
-        self._process, self._processes = jax.process_index(), jax.process_count()
+        self._process = jax.process_index()
         self._infos[self._process] = self._own_info()
         machine = detect.machine(configured)
         self._near = NearNics(native, set(devices.gpus.values()), configured.net_gdr_level, machine)
-        if self._processes > 1:
-            self.store = JaxStore()
+        if jax.process_count() > 1:
+            self.store = job.own().store()
             # Before the information about its GPUs, so that who has read that one need not wait for this.
             machines.publish(self.store, self._process, identity.host_id(configured.hostid), machine)
             self.store.set(f"jaxring/cuda/card/{self._process}", self._infos[self._process].to_json())
@@ -95,7 +91,7 @@ class Communicators:
         """The communicator of these ranks for ``purpose``; each purpose has a communicator with its own memory."""
         shape = shape or self.shape
         others = sorted(set(owners) - {self._process})
-        world = self._join() if others else None
+        world = job.own().join(job.own().membership()) if others else None
         infos = {process: self.gpu_info(process) for process in set(owners)}
         hosts: list[Any] = [world.info(p).host_id if world is not None else 0 for p in owners]
         if settings().p2p == "none":
@@ -126,8 +122,8 @@ class Communicators:
 
     @property
     def world(self) -> World | None:
-        """The other processes, once a communicator has ranks of theirs."""
-        return self._world
+        """The other processes of the job, where it has any that this one has joined."""
+        return job.own().world()
 
     def queue(self, devices: list[int], owners: list[int], spec: CallSpec, lanes: int) -> tuple[Group, Group]:
         """The communicators of a message's shape and of its queue, connected. All ranks call this for either half."""
@@ -192,20 +188,3 @@ class Communicators:
         reach = None if world is None else lambda process: "memory" if process in near else world.transport(process)
         self._log.say("GPU", name, devices, owners, self._process, hosts, reach)
         return group
-
-    def _join(self) -> World:
-        with self._lock:
-            if self._world is None:
-                state = _compat.distributed_state()
-                self._world = World(
-                    self.store or JaxStore(),
-                    self._process,
-                    self._processes,
-                    self._native,
-                    settings().join_timeout,
-                    come_s=settings().come_timeout,
-                    coordinator=state.coordinator if state is not None else "",
-                    epoch=_EPOCH,
-                    gpus=[self._native.device(n).busid for n in self._devices.gpus.values()],
-                )
-            return self._world

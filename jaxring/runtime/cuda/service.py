@@ -1,4 +1,4 @@
-"""Starts the CUDA engine: its module, its custom calls, its planning thread and its reports of faults.
+"""Starts the CUDA engine: its module and its custom calls; and what the planning thread does for it.
 
 The engine starts when a program with a collective is loaded on a GPU, not before: importing jaxring starts no backend.
 """
@@ -14,23 +14,23 @@ from typing import Any
 
 import jax
 
+import jaxring._native as _native
 from jaxring.errors import JaxringError
-from jaxring.runtime import ending
 from jaxring.runtime.cuda import xla_settings
 from jaxring.runtime.cuda.communicators import Devices
 from jaxring.runtime.cuda.planner import CudaPlanner
-from jaxring.settings import kinds, settings
+from jaxring.settings import settings
 from jaxring.world import daemons
 
 logger = logging.getLogger("jaxring.runtime")
 
-_POLL_S = 0.5
-_ABORT_S = 2.0
 _INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
 # Threads of a lane: enough for one block to keep a multiprocessor's memory pipes full.
 _THREADS = 384
 _lock = threading.Lock()
 _started: Any = None
+_planner: CudaPlanner | None = None
+_devices: Devices | None = None
 _stop = threading.Event()
 
 
@@ -59,10 +59,22 @@ def abort(reason: str) -> bool:
     """Ends the GPU engine's work, and its peers', for good; False where this process has not used it."""
     if _started is None:
         return False
-    _stop.set()  # the engine no longer lets its threads wait
-    _started.abort(reason, 0, False)
-    _log_faults(_started, 0)
+    _stop.set()
+    _started.abort(reason, True)
+    _log_faults(_started)
     return True
+
+
+def bus_ids() -> list[str]:
+    """The PCI bus ids of this process's GPUs, where JAX and jaxring have found any. Starts JAX's backend."""
+    native = native_module() if _started is None else _started
+    if native is None:
+        return []
+    try:
+        devices = cuda_devices(native) if _devices is None else _devices
+    except RuntimeError:  # JAX has no such backend
+        return []
+    return [native.device(gpu).busid for gpu in devices.gpus.values()]
 
 
 def cuda_devices(native: Any) -> Devices:
@@ -89,42 +101,40 @@ def prepare_lowering() -> None:
     ensure_started(native)
 
 
+def started() -> bool:
+    """Whether this process has the CUDA engine, whose requests the planning thread is to answer at once."""
+    return _started is not None
+
+
 def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int = _THREADS) -> None:
-    """Starts the engine and its threads, once. Called while a program is lowered for GPUs, so the backend is there.
+    """Starts the engine, once. Called while a program is lowered for GPUs, so the backend is there.
 
     SettingsError for settings of XLA that it cannot work with.
     """
-    global _started
+    global _started, _planner, _devices
     with _lock:
         if _started is not None:
             return
         configured = settings()
         xla_settings.check(os.environ, jax.process_count(), configured.p2p)
-        native.start(
-            jax.process_index(),
-            configured.slot_bytes,
-            configured.link_timeout,
-            bool(configured.checksum),
-            kinds.fault_plan(configured.faults),
-        )
+        native.start(jax.process_index(), _native.network(), bool(configured.checksum))
         devices = find_devices(native)
         for gpu in sorted(set(devices.gpus.values())):
             native.prepare(gpu)
-        planner = CudaPlanner(native, devices, threads)
-        serve = threading.Thread(target=_serve, args=(native, planner), name="jaxring-cuda-planner", daemon=True)
-        watch = threading.Thread(target=_report, args=(native,), name="jaxring-cuda-faults", daemon=True)
-        serve.start()
-        watch.start()
-        atexit.register(_end, native, serve, watch)
+        atexit.register(_end, native)
+        _planner, _devices = CudaPlanner(native, devices, threads), devices
         _started = native
 
 
-def _serve(native: Any, planner: CudaPlanner) -> None:
-    while not _stop.is_set():
-        request = native.next_request(_POLL_S)
-        if request is not None:
-            # Every plan may wait for other processes, which may plan in another order.
-            daemons.start("jaxring-cuda-plan", _answer, planner, request)
+def serve() -> None:
+    """What the planning thread does each time that it has been woken: logs new faults, and has requests answered."""
+    native, planner = _started, _planner
+    if native is None or planner is None or _stop.is_set():
+        return
+    _log_faults(native)
+    while (request := native.next_request()) is not None:
+        # Every plan may wait for other processes, which may plan in another order.
+        daemons.start("jaxring-plan", _answer, planner, request)
         del request
 
 
@@ -141,21 +151,14 @@ def _answer(planner: CudaPlanner, request: Any) -> None:
         request.reject(code, f"jaxring: {error}")
 
 
-def _report(native: Any) -> None:
-    while not _stop.is_set():
-        _log_faults(native, _POLL_S)
-
-
-def _log_faults(native: Any, timeout_s: float) -> None:
-    for text in native.take_faults(timeout_s):
+def _log_faults(native: Any) -> None:
+    for text in native.take_faults():
         logger.error("%s", text)
 
 
-def _end(native: Any, *threads: threading.Thread) -> None:
+def _end(native: Any) -> None:
+    """Runs before jaxring.runtime.service has the network say goodbye to the other processes."""
     _stop.set()
-    uncaught = ending.uncaught("")
-    native.abort("this process is ending", _ABORT_S, not uncaught, uncaught or ending.orderly())
-    for thread in threads:
-        thread.join(timeout=2 * _POLL_S)
+    native.abort("this process is ending", False)
     # Log the fault before the operation that it fails can end the program.
-    _log_faults(native, 0)
+    _log_faults(native)

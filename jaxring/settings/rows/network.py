@@ -45,7 +45,7 @@ class Network:
         "range",
         "",
         "Ports on which processes listen for each other, such as 20000-20099, for a firewall that opens few. Each "
-        "process takes a free one for each interface, on GPUs two; empty: the kernel chooses.",
+        "process takes a free one for each interface; empty: the kernel chooses.",
         kinds.ports,
     )
     socket_congestion: str = row(

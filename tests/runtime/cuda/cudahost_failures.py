@@ -8,6 +8,7 @@ import threading
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxring
@@ -55,6 +56,27 @@ def gone():
         again
     )
     assert reported.seen.wait(60), "nothing was reported"
+
+
+def aborted():
+    """The last process aborts: its own calls fail and those of the others, on CPUs and on GPUs."""
+    engine.start()
+    comm = jaxring.Communicator()
+    rows = np.ones((RANKS, 4), np.float32)
+
+    def call():
+        return over(lambda v: jaxring.all_reduce(v, "d"), rows)
+
+    call()
+    comm.all_reduce(np.ones(4))
+    reported = Reported()
+    if process == processes - 1:
+        jaxring.abort("enough")
+    else:
+        assert reported.seen.wait(60), "nothing was reported"
+    print(error_of(call))
+    with pytest.raises(jaxring.JaxringError, match=r"called jaxring.abort\(\): enough"):
+        comm.all_reduce(np.ones(4))
 
 
 def damaged():

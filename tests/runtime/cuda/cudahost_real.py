@@ -12,6 +12,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax
 
 import jaxring
+import jaxring._native as _native
 import jaxring._native_cuda as native
 
 THREADS = 384
@@ -34,7 +35,7 @@ def start(**options) -> None:
 
 def start_alone() -> None:
     """Starts the engine for trials without XLA."""
-    native.start(0, 131072)
+    native.start(0, _native.network())
 
 
 __all__ = ["jaxring", "native", "start"]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxring import _compat
-from tests.runtime.cuda.cudahost_failures import ahead, damaged, fails, gone, refused
+from tests.runtime.cuda.cudahost_failures import aborted, ahead, damaged, fails, gone, refused
 from tests.runtime.cuda.cudahost_values import (
     abstract,
     collectives,
@@ -89,6 +89,12 @@ def beside():
         cudahost_beside.overlap(lambda: engine.native.counters()["in_flight"])
 
 
+def together():
+    from tests.runtime.cuda import cudahost_together
+
+    return cudahost_together
+
+
 CASES = {}
 CASES["matrix"] = matrix
 CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), traced_again(), not_switched())
@@ -108,11 +114,15 @@ CASES["lost_writes"] = lambda: fails("ACS", lose_writes=True)
 CASES["no_export"] = lambda: fails("cannot be shared with other processes", no_export=True)
 CASES["no_import"] = lambda: fails("cannot map device memory", no_import=True)
 CASES["gone"] = gone
+CASES["aborted"] = aborted
 CASES["over_rdma"] = over_rdma
 CASES["damaged"] = damaged
 CASES["beside"] = beside
 CASES["epilogues"] = applied
 CASES["messages"] = messages
+CASES["crossed"] = lambda: together().crossed()
+for engines in ("cpu", "gpu", "cpu_gpu"):
+    CASES[f"count_{engines}"] = functools.partial(lambda names: together().count(*names.split("_")), engines)
 CASES["disagree"] = lambda: refused("disagree")
 CASES["ahead"] = ahead
 for what in ("disagree", "negative", "input", "output"):

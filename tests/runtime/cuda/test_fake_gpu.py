@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,8 @@ _BOTH_MODULES = """
 import importlib.util, os
 import jaxring._native
 spec = importlib.util.spec_from_file_location("_native_cuda_fake", os.environ["TEST_CUDA_FAKE"])
-spec.loader.exec_module(importlib.util.module_from_spec(spec))
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
 """
 
 
@@ -63,6 +65,53 @@ def test_collectives_give_what_numpy_gives(case, processes, devices, environment
     for output in run_job(case, processes, devices, **environment):
         # Processes that end in good order are no news.
         assert "is gone" not in output, output
+
+
+# What one engine's collectives need of connections, those of the other one use as well.
+@needs_fake
+@pytest.mark.multiprocess
+def test_a_process_with_both_engines_has_one_network_and_one_planning_thread():
+    counted = {}
+    for case in ("count_cpu", "count_gpu", "count_cpu_gpu"):
+        outputs = run_job(case, 2, 1, JAXRING_P2P="none", JAXRING_SHM_DISABLE="1")
+        lines = [line for output in outputs for line in output.splitlines() if line.startswith("COUNTED ")]
+        counted[case] = [json.loads(line.removeprefix("COUNTED ")) for line in lines]
+    for cpu, gpu, both in zip(*counted.values(), strict=True):
+        assert cpu["sockets"] == gpu["sockets"] == both["sockets"] > 0
+        needed = {name: max(each["threads"].get(name, 0) for each in (cpu, gpu)) for name in both["threads"]}
+        assert both["threads"] == needed
+        ours = ("jaxring-io", "jaxring-planner", "jaxring-accept")
+        assert [both["threads"][name] for name in ours] == [1, 1, 1]
+        assert "jaxring-worker" in cpu["threads"]
+        assert "jaxring-worker" not in gpu["threads"]
+
+
+@needs_fake
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("shm_disable", ["0", "1"])
+def test_operations_on_cpus_and_gpus_pass_each_other_on_one_link(shm_disable):
+    run_job("crossed", 2, 1, JAXRING_P2P="none", JAXRING_SHM_DISABLE=shm_disable)
+
+
+_OTHER_HEADERS = (
+    _BOTH_MODULES
+    + """
+import ctypes
+other = ctypes.pythonapi.PyCapsule_New
+other.restype, other.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+try:
+    module.start(0, other(1, b"jaxring.network of other headers", None))
+except RuntimeError as error:
+    print(error)
+"""
+)
+
+
+@needs_fake
+def test_modules_that_were_not_built_together_refuse_each_other():
+    done = subprocess.run([sys.executable, "-c", _OTHER_HEADERS], capture_output=True, text=True, check=True)
+    assert "not built together" in done.stdout
+    assert "jaxring.network of other headers" in done.stdout
 
 
 @needs_fake
@@ -120,3 +169,10 @@ def test_messages_that_cannot_be_served_are_errors(case):
 def test_a_process_that_ends_fails_the_others():
     outputs = run_job("gone", 2, 1, expected=[0, 3])
     assert "process 1, with which" in outputs[0]
+
+
+@needs_fake
+@pytest.mark.multiprocess
+def test_a_process_that_aborts_fails_the_others():
+    other, _ = run_job("aborted", 2, 1)
+    assert "process 1 called jaxring.abort(): enough" in other

@@ -13,6 +13,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "base/thread_name.h"
+
 namespace jaxring::cuda {
 namespace {
 
@@ -127,6 +129,7 @@ DescriptorServer::~DescriptorServer() {
 }
 
 void DescriptorServer::Serve() {
+  NameThread("jaxring-files");
   while (true) {
     pollfd events[] = {{listening_, POLLIN, 0}, {wake_, POLLIN, 0}};
     if (poll(events, 2, -1) < 0 && errno != EINTR) return;

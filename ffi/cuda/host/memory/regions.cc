@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/thread_name.h"
+
 namespace jaxring::cuda {
 
 Regions::Regions(Gpu& gpu, int process)
@@ -69,6 +71,7 @@ const uint64_t* Regions::Table(int device, int process) {
 }
 
 void Regions::Watch() {
+  NameThread("jaxring-regions");
   while (!stop_) {
     const uint32_t seen = doorbell_->Value();
     std::vector<Peer*> peers;  // never removed

@@ -9,6 +9,7 @@
 
 #include "base/condition_variable.h"
 #include "base/mutex.h"
+#include "base/thread_name.h"
 
 namespace jaxring::cuda {
 
@@ -46,6 +47,7 @@ class Service {
 
  private:
   void Run() {
+    NameThread("jaxring-cuda");
     RelockableMutexLock lock(mutex_);
     while (true) {
       while (!stop_ && queue_.empty()) wake_.Wait(mutex_);

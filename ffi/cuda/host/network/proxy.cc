@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/crc32c.h"
+#include "base/thread_name.h"
 #include "cuda/host/network/proxy_lane.h"
 
 namespace jaxring::cuda {
@@ -200,10 +201,9 @@ bool Proxy::ReceiveCredit(LaneState& lane) {
 }
 
 void Proxy::Run() {
+  NameThread("jaxring-proxy");
   int idle = 0;
   for (uint32_t round = 0; !stop_; ++round) {
-    // A ring may be full of messages for lanes that this process has not added yet.
-    if (round % kTakeOverEvery == 0) network_.unexpected().TakeOver(network_.links());
     const uint32_t seen = network_.doorbell().Value();
     bool moved = false;
     size_t count;
@@ -219,16 +219,26 @@ void Proxy::Run() {
         moved |= Send(*lane);
       }
     }
+    // A ring may be full of messages for lanes that this process has not added yet, and of those of CPU operations that
+    // it has not begun.
+    if (count > 0 && round % kTakeOverEvery == 0) network_.unexpected().TakeOver(network_.links(), true);
     if (moved) {
       idle = 0;
     } else if (count == 0) {
-      network_.doorbell().Wait(seen, 100'000);
+      Sleep(seen, 100'000);
     } else if (++idle < 100) {
       std::this_thread::yield();
     } else {
-      network_.doorbell().Wait(seen, std::min(idle - 99, 20) * 10);
+      network_.busy_pollers().EnableEvents();
+      Sleep(seen, std::min(idle - 99, 20) * 10);
     }
   }
+}
+
+void Proxy::Sleep(uint32_t seen, int64_t timeout_us) {
+  // A message rings for one thread. This may be one of the CPU engine's operations, whose workers sleep there, too, and
+  // for longer.
+  if (network_.doorbell().Wait(seen, timeout_us)) network_.doorbell().Notify();
 }
 
 }  // namespace jaxring::cuda

@@ -73,6 +73,8 @@ class Proxy {
  private:
   struct LaneState;
   void Run();
+  // Until the network's doorbell has been rung since it had the value `seen`.
+  void Sleep(uint32_t seen, int64_t timeout_us);
   uint32_t Checksum(const void* data, uint32_t bytes) const;
   std::string WhyPinned(const ProxySpec& spec, const SendLink* link);
   void FindLinks(LaneState& lane);

@@ -42,7 +42,7 @@ struct Proxy::LaneState {
     const uint64_t op = (what.name << 1) | (credit ? kCreditBit : 0);
     const auto src = static_cast<uint32_t>(outgoing ? what.src : what.dst);
     const auto dst = static_cast<uint32_t>(outgoing ? what.dst : what.src);
-    return {op, src, dst, static_cast<uint16_t>(index), static_cast<uint16_t>(number)};
+    return {op, src, dst, static_cast<uint16_t>(MessageId::kSecondEngine | index), static_cast<uint16_t>(number)};
   }
 };
 

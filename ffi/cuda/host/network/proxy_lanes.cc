@@ -29,7 +29,8 @@ std::vector<Connection> Proxy::Connect(const ProxySpec& spec, std::string* how) 
     throw std::invalid_argument("slots of " + std::to_string(spec.slot_bytes) +
                                 " bytes are longer than messages between processes: raise JAXRING_BUFFSIZE");
   }
-  if (spec.slots * 2 > 0x10000 || spec.lanes > 0x10000) throw std::invalid_argument("too many slots or lanes");
+  if (spec.slots * 2 > 0x10000 || spec.lanes > MessageId::kSecondEngine)
+    throw std::invalid_argument("too many slots or lanes");
   std::shared_ptr<SendLink> link;
   if (spec.process != ProxySpec::kHere) {
     link = network_.links().Send(spec.process, 0);

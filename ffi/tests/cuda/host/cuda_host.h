@@ -145,7 +145,8 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
       processes.own = p;
       processes.engine = std::make_unique<ProcessEngine>(EngineOptions{1, 64 * 1024, 0});
       LinkProcesses(processes);
-      processes.runtime = std::make_unique<cuda::Runtime>(cuda::ThisGpu(), processes.engine->network(), false, p);
+      processes.runtime =
+          std::make_unique<cuda::Runtime>(cuda::ThisGpu(), processes.engine->network(), false, p, [] {});
       for (const auto& end : VerbsDevices()) {
         for (int d = 0; d < cuda::ThisGpu().DeviceCount(); ++d) processes.nics[d].push_back(end.device);
       }
@@ -165,8 +166,13 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
       try {
         body(processes);
       } catch (const std::exception&) {
-        // A GPU's error is not what a kernel has found.
-        for (const std::string& fault : processes.runtime->TakeFaults(1)) std::cerr << fault << std::endl;
+        // A GPU's error is not what a kernel has found, which the runtime says a little later.
+        std::vector<std::string> faults;
+        for (int turn = 0; turn < 1000 && faults.empty(); ++turn) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          faults = processes.runtime->TakeFaults();
+        }
+        for (const std::string& fault : faults) std::cerr << fault << std::endl;
         throw;
       }
       std::cout.flush();

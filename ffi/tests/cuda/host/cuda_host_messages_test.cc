@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/cuda/host/cuda_host.h"
@@ -195,6 +198,28 @@ CASE("a process that fails says what its kernels have found") {
     Fail(__FILE__, __LINE__, text.c_str());
   }
 }
+
+// The proxy has no connection yet, and sleeps on the doorbell for as long as a worker of the CPU engine.
+void RingForAWorker(Processes& here) {
+  constexpr auto kLong = std::chrono::seconds(100);
+  Doorbell& doorbell = here.engine->network().doorbell();
+  for (int turn = 0; turn < 20; ++turn) {
+    const auto begun = std::chrono::steady_clock::now();
+    std::atomic<bool> looked{false};
+    std::thread worker([&] {
+      const uint32_t seen = doorbell.Value();
+      looked = true;
+      doorbell.Wait(seen, std::chrono::microseconds(kLong).count());
+    });
+    while (!looked) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // it sleeps by now, most times
+    doorbell.Notify();
+    worker.join();
+    CHECK(std::chrono::steady_clock::now() - begun < kLong);
+  }
+}
+
+CASE("the proxy passes on a ring that may be for a worker") { CheckOk(1, RingForAWorker); }
 
 CASE("two domains") { CheckLayout({0, 0, 1, 1}, {0, 0, 1, 1}); }
 

@@ -22,9 +22,12 @@ struct TwoRanks {
       cuda::ThisGpu().Copy(DeviceOf(static_cast<int>(r)), partitions[r], &r, sizeof r);
     }
     planner = std::thread([this] {
-      cuda::Request request;
       while (!stop) {
-        if (runtime.NextRequest(0.05, &request)) request.site->Resolve(request.group, plan);
+        if (auto request = runtime.NextRequest()) {
+          request->site->Resolve(request->group, plan);
+        } else {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
       }
     });
   }
