@@ -81,7 +81,7 @@ MUTATIONS = [
              r"mov.pred \2, \3;", **_ONCE),
     Mutation("barrier", "no barrier between slices in multicast memory", _MULTICAST, r"bar\.sync 0;", **_SIZES),
     Mutation("barrier", "no barriers of a warp around an epilogue's functions", _EPILOGUE, r"bar\.warp\.sync .*",
-             test="ptx_epilogue_test", case="a ring that halves sums"),
+             test="ptx_epilogue_barriers_test", case="a ring that halves sums"),
     # Waits.
     Mutation("wait", "stages are loaded again before they were read", _SIMPLE, r"cp\.async\.bulk\.wait_group\.read 1;"),
     Mutation("wait", "bulk copies are announced before they are stored", _SIMPLE, r"cp\.async\.bulk\.wait_group 0;"),
