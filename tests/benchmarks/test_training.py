@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from benchmarks.training import last_arrivals_and_ends
+from tests import starting
 
 JOB = ["-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2", "--output", "rank0", "-m"]
 
@@ -24,7 +24,7 @@ def test_a_collective_lasts_from_the_last_arrival_to_the_last_end():
 
 @pytest.mark.slow
 def test_both_programs_of_a_job_are_measured():
-    done = subprocess.run(
+    done = starting.run(
         [sys.executable, *JOB, "benchmarks.training", "--turns", "2", "--steps", "2"],
         env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"},
         capture_output=True,

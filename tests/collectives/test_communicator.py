@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests import preloaded
-from tests.stress.stress_jobs import coordinator_port, environment, member
+from tests import starting
+from tests.stress.stress_jobs import Job, coordinator_port, environment, member
 
 pytestmark = pytest.mark.multiprocess
 
@@ -26,23 +25,23 @@ def test_every_collective_gives_what_numpy_does():
         "JAXRING_NAN_CHECK": "error",
         "JAXRING_FAULTS": "seed=1,delay=0.1,delay_us=500,duplicate=0.02",
     }
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | harm)
+    done = starting.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | harm)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all as NumPy has it" in done.stdout
 
 
 @pytest.mark.slow
-def test_a_failure_is_told_before_the_end_of_its_process():
+def test_a_failure_is_told_before_the_end_of_its_process(tmp_path):
     """Each pair of processes has two control connections, and the failure must not come behind the goodbye of either.
 
     Without that, 9 of 20 seeds failed: "rank 0 waits for rank 1: it has ended (exit code 0)".
     """
     worker = WORKER.with_name("worker_fails_and_ends.py")
-    processes = []
-    with contextlib.ExitStack() as ports:
+    with Job(tmp_path) as job, contextlib.ExitStack() as ports:
         for seed in range(1, 7):
             slow = {"JAXRING_NAN_CHECK": "error", "JAXRING_FAULTS": f"seed={seed},delay=0.5,delay_us=3000"}
             coordinator = f"127.0.0.1:{ports.enter_context(coordinator_port())}"
-            processes += [member(slow, coordinator, 3, process) for process in range(3)]
-        said = preloaded.run(worker, processes, environment())
-    assert said.count("told\n") == len(processes), said
+            for process in range(3):
+                job.start([sys.executable, str(worker)], member(environment(1, **slow), coordinator, 3, process))
+        for result in job.wait(240):
+            assert (result.code, result.out) == (0, "told\n"), str(result)

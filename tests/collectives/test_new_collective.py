@@ -6,8 +6,9 @@ import importlib.util
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
+
+from tests import starting
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "jaxring"
 
@@ -99,7 +100,7 @@ def test_four_files_add_a_collective(tmp_path):
     add("_moves.py", FUNCTION)
     add("_public.py", "\nfrom jaxring.collectives import mirror\n__all__ += ['mirror']\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "JAX_NUM_CPU_DEVICES": "4"}
-    ended = subprocess.run(
+    ended = starting.run(
         [sys.executable, "-c", USE], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stderr

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
+import sys
+
 import pytest
 
+from tests.collectives.cases import coll_jobs
 from tests.collectives.cases.coll_algorithms import algorithms
 from tests.collectives.cases.coll_jobs import merged, once, tables
 from tests.collectives.cases.coll_meshes import TABLES as MESH_TABLES
 from tests.collectives.cases.coll_ranks import Report
 from tests.collectives.cases.coll_tables import TABLES
+from tests.stress.stress_jobs import Job, coordinator_port, environment, member
 
 pytestmark = pytest.mark.multiprocess
 
@@ -24,6 +30,15 @@ LAYOUTS = {
     (2, 4): ALL + tuple(MESH_TABLES),
     (4, 2): ("algorithms", *MESH_TABLES),
 }
+# As `jaxring run` has it, which gives all processes the same environment.
+MEMBER = """
+import pathlib, runpy, sys
+from jaxring.world import launch
+launch.initialize()
+del sys.argv[0]
+sys.path.insert(0, str(pathlib.Path(sys.argv[0]).parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 # The others differ in numbers only.
 QUICK = (2, 2)
 
@@ -78,3 +93,19 @@ def test_deterministic_gives_the_same_bits_in_one_process_and_in_several(ranks, 
 def test_processes_of_one_host_use_shared_memory(reports):
     assert all("shm" in report["transports"] for report in reports((2, 2)))
     assert all("tcp" not in report["transports"] for report in reports((2, 2)))
+
+
+def test_processes_that_hash_strings_differently_agree(tmp_path):
+    """What a set of strings is made of comes in another order in each process of a job."""
+    worker = pathlib.Path(coll_jobs.__file__).with_name("coll_worker.py")
+    with Job(tmp_path) as job, coordinator_port() as port:
+        for process in range(3):
+            env = member(environment(PYTHONHASHSEED=str(process)), f"127.0.0.1:{port}", 3, process)
+            job.start([sys.executable, "-c", MEMBER, str(worker), str(tmp_path), "roots", "point_to_point"], env)
+        for result in job.wait():
+            assert result.code == 0, str(result)
+    found = [json.loads((tmp_path / f"{process}.json").read_text()) for process in range(3)]
+    for table in ("roots", "point_to_point"):
+        checks, failures, _ = merged(found, table)
+        assert checks > 0
+        assert not failures

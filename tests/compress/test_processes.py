@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sysconfig
 from pathlib import Path
 
 import pytest
 
+from tests import starting
 from tests.compress import worker_compressed
 from tests.compress.bounds import NAMES
 
@@ -21,7 +21,7 @@ WORKER = Path(worker_compressed.__file__)
 def test_layouts_agree(processes):
     each = str(worker_compressed.RANKS // processes)
     command = [JAXRING, "run", "-n", str(processes), "--devices-per-process", each, "--output", "rank0", str(WORKER)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = starting.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     here = worker_compressed.digests()
     assert len(here) == len(NAMES) * 2 * 2  # a digest each: all ranks have the same bits

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from tests import ROOT
+from tests import ROOT, starting
 
 PAGES = [
     *sorted(ROOT.glob("*.md")),
@@ -106,7 +106,7 @@ def blocks() -> list[tuple[str, str]]:
 
 def program(code: str) -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAXRING_")}
-    ended = subprocess.run(
+    ended = starting.run(
         [sys.executable, "-c", code],
         env=inherited | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"},
         capture_output=True,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sysconfig
 from pathlib import Path
 
 import pytest
 
+from tests import starting
 from tests.epilogues import worker_epilogues
 from tests.epilogues.worker_epilogues import RANKS, SIZE
 
@@ -21,7 +21,7 @@ WORKER = Path(worker_epilogues.__file__)
 def test_layouts_agree(processes):
     each = str(RANKS // processes)
     command = [JAXRING, "run", "-n", str(processes), "--devices-per-process", each, str(WORKER)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = starting.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.partition("] ")[2] for line in done.stdout.splitlines()]
     here = worker_epilogues.digests()

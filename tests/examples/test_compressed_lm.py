@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sysconfig
 
 import pytest
 
-from tests import ROOT
+from tests import ROOT, starting
 
 pytest.importorskip("optax")  # it comes with the extra "test"
 
@@ -18,7 +17,7 @@ TINY = ["--steps", "8", "--width", "32", "--layers", "1"]
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_compressed_lm():
-    done = subprocess.run(
+    done = starting.run(
         [*COMMAND, "examples/compressed_lm.py", *TINY],
         cwd=ROOT,
         capture_output=True,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sysconfig
 
 import pytest
 
-from tests import ROOT
+from tests import ROOT, starting
 
 pytest.importorskip("optax")  # it comes with the extra "test"
 
@@ -18,7 +17,7 @@ COMMAND = [f"{sysconfig.get_path('scripts')}/jaxring", "run", "-n", "2", "--outp
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_diloco_lm():
-    done = subprocess.run(
+    done = starting.run(
         [*COMMAND, "examples/diloco_lm.py", "--compress", "int8"],
         cwd=ROOT,
         capture_output=True,

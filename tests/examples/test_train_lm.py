@@ -1,7 +1,6 @@
 """The demo's parts, and the demo itself cut short."""
 
 import os
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from lm import model, report
 from lm.data import Corpus
 from lm.train import Run, count_collectives
+from tests import starting
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 TINY = ["--steps", "4", "--width", "32", "--layers", "1"]
@@ -22,7 +22,7 @@ def run_script(command: list[str], tmp_path: Path, *options: str) -> str:
     # PJRT_NPROC: room for every device's launch at once, however few cores there are.
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"}
     plot = tmp_path / "plots" / "loss.png"
-    done = subprocess.run(
+    done = starting.run(
         [*command, str(SCRIPT), *TINY, *options, "--plot", str(plot)],
         cwd=tmp_path,
         env=environment,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
 import sys
 import threading
 
@@ -15,6 +14,7 @@ from jax.sharding import Mesh
 
 import jaxring
 from benchmarks import overlap
+from tests import starting
 from tests.overlap.over_program import operand, program
 
 HERE = pathlib.Path(__file__).parent
@@ -63,7 +63,7 @@ def test_a_step_that_needs_the_result_does_not():
 def test_a_step_runs_while_another_process_has_not_begun(tmp_path):
     env = {name: value for name, value in os.environ.items() if not name.startswith(("JAX", "XLA_", "PJRT_"))}
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "1"]
-    result = subprocess.run(
+    result = starting.run(
         [*command, str(HERE / "over_worker.py"), str(tmp_path)],
         env=env,
         capture_output=True,

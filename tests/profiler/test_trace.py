@@ -8,7 +8,6 @@ import os
 import pathlib
 import resource
 import signal
-import subprocess
 import sys
 import time
 
@@ -24,6 +23,7 @@ from jaxring import profiler
 from jaxring.profiler import perfetto
 from jaxring.profiler.spans import Span, spans
 from jaxring.trace.flight import Record
+from tests import starting
 
 X = np.arange(4096, dtype=np.float32)
 HERE = pathlib.Path(__file__).parent
@@ -158,7 +158,7 @@ def test_nothing_is_added_without_operations(tmp_path):
 
 def test_processes_of_a_host_have_a_folder_each(tmp_path):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "3", str(HERE / "profiled_job.py"), str(tmp_path)]
-    done = subprocess.run(command, env=_clean(), capture_output=True, text=True, timeout=120)
+    done = starting.run(command, env=_clean(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-4000:]
     for process in range(3):
         folder = tmp_path / f"process_{process}"

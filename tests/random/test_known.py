@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+from tests import starting
 
 LIMIT_S = 300
 
 
 def test_known_programs():
     script = Path(__file__).with_name("rnd_known.py")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = starting.run([sys.executable, str(script)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
     found = json.loads(done.stdout.splitlines()[-1])
     assert {name: each["faults"] for name, each in found.items() if each["faults"]} == {}

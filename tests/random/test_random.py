@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import starting
+
 RUN = Path(__file__).with_name("run.py")
 SUPERVISE = RUN.with_name("supervise.py")
 # Other days' seeds are other programs. So many are a minute of CI's; each takes a second to compile.
@@ -56,13 +58,14 @@ if "--whole-program" in sys.argv:
 def check(command, seed, count, devices, script=RUN, options=()):
     arguments = ["--seed", str(seed), "--count", str(count), "--devices", str(devices), *options]
     environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
-    done = subprocess.run(
+    done = starting.run(
         [*command, str(script), *arguments],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
         check=False,
         env=environment,
+        starts=script == SUPERVISE or None,
     )
     print(done.stdout[-20000:])
     assert done.returncode == 0, f"{done.stdout[-20000:]}\n{done.stderr[-4000:]}"

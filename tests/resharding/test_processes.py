@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sysconfig
 from pathlib import Path
 
 import pytest
 
+from tests import starting
 from tests.resharding import worker_reshard
 
 pytestmark = pytest.mark.multiprocess
@@ -26,7 +26,7 @@ JAXRING = f"{sysconfig.get_path('scripts')}/jaxring"
 def test_random_shardings(processes, devices, examples):
     command = [JAXRING, "run", "-n", str(processes), "--devices-per-process", str(devices), "--output", "rank0"]
     command += [worker_reshard.__file__, str(examples)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=Path.cwd())
+    done = starting.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=Path.cwd())
     assert done.returncode == 0, done.stdout + done.stderr
     count, moved = done.stdout.splitlines()[-1].split()[1:]
     assert int(count) == examples + 1

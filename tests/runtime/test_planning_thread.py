@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import types
 
@@ -11,6 +10,7 @@ import pytest
 
 from jaxring.runtime.placement import RankPlace
 from jaxring.runtime.planner import _key, _start
+from tests import starting
 
 # The watch fails at each look, and the process is renumbered in between.
 WATCHED = """
@@ -54,7 +54,7 @@ assert made == looked == [3, 1], (made, looked)
 @pytest.mark.usefixtures("nothing_left")
 def test_planning_goes_on_where_the_watch_for_stragglers_fails_and_another_process_number_has_another():
     env = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "JAXRING_TIMEOUT": "20"}
-    done = subprocess.run(
+    done = starting.run(
         [sys.executable, "-c", WATCHED], env=env, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr

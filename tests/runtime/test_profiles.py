@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.tuner import choose
 from jaxring.topology import calibration
 from jaxring.topology.cache import machine_kind
+from tests import starting
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
@@ -36,7 +36,7 @@ def run(tmp_path, *caches):
     script = tmp_path / "job.py"
     script.write_text(JOB)
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", str(script), *map(str, caches)]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
+    done = starting.run(command, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     took = [line.partition("took ")[2] for line in done.stdout.splitlines() if "took " in line]
     assert len(took) == 2

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from jaxring.topology import order as orders
 from jaxring.topology.order import Hop, Order
+from tests import starting
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
@@ -35,7 +35,7 @@ def run(tmp_path, *caches):
     script.write_text(JOB)
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "3", str(script), *map(str, caches)]
     env = os.environ | {"JAXRING_ALGO": "ring"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = starting.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     took = [line.partition("took ")[2] for line in done.stdout.splitlines() if "took " in line]
     assert len(took) == 3

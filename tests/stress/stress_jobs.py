@@ -15,7 +15,7 @@ import sys
 import time
 from typing import NamedTuple, Self
 
-from tests import ROOT
+from tests import ROOT, starting
 
 HERE = pathlib.Path(__file__).parent
 PREFIXES = ("JAXRING_", "JAX_", "PJRT_", "TF_", "GLOO_", "PYTHON")
@@ -64,7 +64,7 @@ class Job:
     def start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
         name = f"process{len(self._processes)}"
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
-            process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            process = starting.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         self._processes.append(process)
         return process
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from jaxring.topology import xml
 from jaxring.topology.fusing import fused
 from jaxring.topology.machine import Cpu, Gpu, Machine, Net, Pci
+from tests import starting
 from tests.topology.machines import nvswitch_machine
 
 WHOLE = Machine(
@@ -122,7 +122,7 @@ def run(tmp_path, views, hosts):
         files.append(str(tmp_path / f"{number}.xml"))
         (tmp_path / f"{number}.xml").write_text(xml.text(view))
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--no-prefix", str(script), *files, hosts]
-    return subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
+    return starting.run(command, env=os.environ, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.multiprocess

@@ -18,6 +18,7 @@ from jaxring.runtime.reporting import viewing
 from jaxring.trace import diff, jobs
 from jaxring.trace.flight import parse, read
 from jaxring.world.connections import handshake
+from tests import starting
 from tests.stress.stress_jobs import ROOT, Job, environment
 from tests.trace.trace_records import flight, record
 
@@ -190,7 +191,7 @@ def holder(key, process):
     access = viewing.Access(JOB.decode(), key, {process: (("127.0.0.1", 1 + process),)}).encode()
     script = "import os, sys; os.write(os.memfd_create(sys.argv[1]), sys.stdin.buffer.readline()); print(flush=True)"
     command = [sys.executable, "-c", f"{script}; input()", viewing.MEMORY]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+    with starting.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         started.stdin.write(access)
         started.stdin.flush()
         started.stdout.readline()
@@ -242,7 +243,7 @@ def test_a_fork_of_an_earlier_epoch_is_no_other_job():
     accesses = [viewing.Access(JOB.decode(), key, {0: (("127.0.0.1", 1),)}).encode() for key in keys]
     command = [sys.executable, "-c", FORKED, viewing.MEMORY, *(data.hex() for data in (record, *accesses))]
     with contextlib.ExitStack() as stack:
-        parent = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        parent = stack.enter_context(starting.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         fork = int(parent.stdout.readline())
         both = jobs.living([parent.pid, fork])
         assert [record.pid for record in both] == [parent.pid, fork]

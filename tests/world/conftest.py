@@ -12,6 +12,7 @@ HERE = pathlib.Path(__file__).parent
 from jaxring.settings import load  # noqa: E402
 from jaxring.topology.interfaces import Address  # noqa: E402
 from jaxring.world import World, failover, join, resumption  # noqa: E402
+from tests import starting  # noqa: E402
 from tests.world.moves.paths import HOME, OTHER  # noqa: E402
 from tests.world.world_fakes import DirStore, FakeNative  # noqa: E402
 
@@ -56,7 +57,7 @@ def run_together():
 
     def run(commands, timeout_s=120):
         children = [
-            subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            starting.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for argv, env in commands
         ]
         try:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tests import starting
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -35,7 +37,7 @@ def run_job(
     """
     base = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIXES)}
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
-    child = subprocess.Popen(
+    child = starting.Popen(
         [*before, *command, *options, str(script), *arguments],
         env=base | {"JAX_PLATFORMS": "cpu", "JAXRING_TIMEOUT": "60"} | env,
         stdout=subprocess.PIPE,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 from jaxring.trace import operands
-from tests import ROOT
+from tests import ROOT, starting
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 HERE = pathlib.Path(__file__).parent
@@ -33,7 +32,7 @@ print(step(x))
 def run(script, *options, **environment):
     base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "XLA_", "PJRT_"))}
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2", *options]
-    done = subprocess.run(
+    done = starting.run(
         [*command, str(script)], env=base | environment, capture_output=True, text=True, timeout=120, check=False
     )
     return done.returncode, done.stdout, done.stderr
@@ -108,7 +107,7 @@ def test_the_variable_installs_at_the_import(install, whole, lax):
         "print(bool(dropin._undo_whole), bool(dropin._undo_rules), xla_bridge.backends_are_initialized())"
     )
     environment = {**os.environ, "JAXRING_INSTALL": install}
-    done = subprocess.run(
+    done = starting.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.split() == [str(whole), str(lax), "False"], done.stderr

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from tests import ROOT
+from tests import ROOT, starting
 
 FOLDER = pathlib.Path(__file__).parent
 # What the error says of messages that cannot be served, by the case.
@@ -46,7 +46,7 @@ def run_job(case, processes, devices, expected=None, **environment):
         for p, file in enumerate(files):
             arguments = [*command, str(p), str(processes), str(devices), str(port)]
             with file.open("w") as out:
-                started.append(subprocess.Popen(arguments, env=env, stdout=out, stderr=subprocess.STDOUT))
+                started.append(starting.Popen(arguments, env=env, stdout=out, stderr=subprocess.STDOUT))
         late = ""
         try:
             for process in started:

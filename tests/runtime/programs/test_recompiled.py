@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import starting
 
 pytestmark = pytest.mark.multiprocess
 
@@ -20,7 +21,7 @@ def test_a_process_compiles_more_often_than_the_others(devices, case, says):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", str(devices)]
     # A deadline that only ends what hangs.
     environment = os.environ | {"JAXRING_TIMEOUT": "30"}
-    done = subprocess.run(
+    done = starting.run(
         [*command, str(WORKER), case], capture_output=True, text=True, timeout=200, check=False, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import types
 
 import pytest
 
 from jaxring.runtime import interruption
+from tests import starting
 from tests.stress.stress_jobs import environment
 
 
@@ -96,7 +96,7 @@ print(library())
 def test_a_handler_of_the_program_is_watched_from_the_first_call_on():
     # A job may be interrupted while its first call is planned, in less time than one of the engine's ticks.
     env = environment(2)
-    done = subprocess.run([sys.executable, "-c", HANDLER], env=env, capture_output=True, text=True, check=False)
+    done = starting.run([sys.executable, "-c", HANDLER], env=env, capture_output=True, text=True, check=False)
     at_first, replaced, compiled = done.stdout.split() or [done.stderr]
     assert at_first == compiled
     assert compiled.startswith("_native"), compiled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
 import sys
 
 import jax
@@ -18,6 +17,7 @@ import jaxring
 from benchmarks import pytrees
 from jaxring.settings import settings
 from jaxring.tracing.lowering import fusion
+from tests import starting
 from tests.tracing.fusion.fus_tree import gradients, summed
 
 HERE = pathlib.Path(__file__).parent
@@ -54,7 +54,7 @@ def test_a_pytree_is_one_call_with_the_bits_of_many(mesh):
 @pytest.mark.sampled(2)
 def test_between_processes_too(processes, devices):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
-    done = subprocess.run(
+    done = starting.run(
         [*command, str(HERE / "fus_tree.py")],
         capture_output=True,
         text=True,
