@@ -245,10 +245,14 @@ def test_lines_that_a_fork_executes_are_counted(tmp_path):
 
 
 def test_standard_input_and_signals_reach_it():
-    text = (
-        "import signal, sys, time\nprint('there', flush=True)\ntry:\n    time.sleep(100)\nexcept KeyboardInterrupt:\n"
-    )
-    text += "    print('interrupted', sys.stdin.read())"
+    text = """
+import sys, time
+try:
+    print("there", flush=True)
+    time.sleep(100)
+except KeyboardInterrupt:
+    print("interrupted", sys.stdin.read())
+"""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with starting.Popen([sys.executable, "-c", text], text=True, process_group=0, **pipes) as process:
         assert process.stdout.readline() == "there\n"
