@@ -37,7 +37,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import importlib.util
 import pathlib
 import statistics
 import sys
@@ -47,7 +46,7 @@ from jaxring import _command
 from jaxring.bench import peers, work
 from jaxring.bench.programs import PROGRAMS, Program
 from jaxring.cli import arguments as types
-from jaxring.cli import modules
+from jaxring.cli import modules, pictures
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
 from jaxring.plan.collectives import COLLECTIVES
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
     from jaxring.bench.run import Job, Result
 
 _STDOUT = pathlib.Path("-")
-_PLOTS = (".png", ".svg", ".pdf")
 _LAYOUT = (1, 8)
 HELP = "time collectives against XLA, Gloo, MPI and others"
 
@@ -236,11 +234,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise JaxringError("--import and --algorithm are of --tuner: add it, or leave them out.")
     if arguments.json == arguments.csv == _STDOUT:
         raise JaxringError("--json - and --csv -: stdout is for one of them.")
-    if arguments.plot:
-        if importlib.util.find_spec("matplotlib") is None:
-            raise JaxringError("Plots are drawn with matplotlib: pip install 'jaxring[bench]'.")
-        if arguments.plot.suffix.lower() not in _PLOTS:
-            raise JaxringError(f"--plot {arguments.plot}: name a file that ends in {', '.join(_PLOTS)}.")
+    pictures.check(arguments.plot)
     if arguments.hosts and any(processes % arguments.hosts for processes, _ in arguments.jobs or [_LAYOUT]):
         raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.bench.status import Status
 from jaxring.cli import arguments as types
-from jaxring.cli import modules, simulate_step, tables
+from jaxring.cli import modules, pictures, simulate_step, tables
 from jaxring.errors import JaxringError
 from jaxring.plan import tuner
 from jaxring.plan.collectives import COLLECTIVES
@@ -93,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate and print. Raises JaxringError for what cannot be simulated, with the cycle of a deadlock."""
+    pictures.check(arguments.plot)
     modules.load(arguments.modules)
     try:
         cluster = clusters.load(arguments.cluster)

@@ -14,6 +14,10 @@ measures these layouts. What was measured of others before is kept. --hosts does
 
 measures an algorithm of your own beside the others: `jaxring explain` shows its times.
 
+    jaxring tune --plot tune.svg
+
+draws what was measured, and what the fitted prices predict.
+
     srun jaxring tune --ranks
 
 is a job with a process on each host. It measures latency and bandwidth between the hosts and writes the order in which
@@ -31,7 +35,7 @@ from typing import TYPE_CHECKING
 from jaxring import _command
 from jaxring.bench import work
 from jaxring.cli import arguments as types
-from jaxring.cli import modules, tables
+from jaxring.cli import modules, pictures, tables
 from jaxring.errors import JaxringError
 from jaxring.settings.sizes import shown
 
@@ -58,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "measure the order of the hosts of the job that this process is part of, instead of this machine"
     add("--ranks", action="store_true", help=help_)
     add("--json", action="store_true", help="print the result in JSON")
+    help_ = "draw measured and predicted times over sizes: .png, .svg or .pdf (needs matplotlib)"
+    add("--plot", type=pathlib.Path, metavar="FILE", help=help_)
     modules.add_own(parser)
     help_ = "remove this machine's profile, with --ranks its order of hosts, and measure nothing"
     add("--forget", action="store_true", help=help_)
@@ -72,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxring.bench.tuning.cell import Layout, check
     from jaxring.topology import cache, calibration
 
+    pictures.check(arguments.plot)
     kind = cache.machine_kind()
     if arguments.forget:
         calibration.file_of(kind).unlink(missing_ok=True)
@@ -89,6 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
         measured = measure_all(layouts, sizes, hosts, own)
     profile = calibrated(dataclasses.replace(before, kind=kind), measured)
     path, seconds = _write(profile, arguments.out), time.monotonic() - begun
+    if arguments.plot:
+        from jaxring.bench.tuning.plot import plot
+
+        plot(arguments.plot, measured, profile)
     if arguments.json:
         print(json.dumps({"kind": kind, "file": str(path), "seconds": seconds, "profile": dataclasses.asdict(profile)}))
         return 0

@@ -187,6 +187,13 @@ def test_what_cannot_be_measured_is_told_before_it_is(capsys, arguments, says):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["tune"], ["simulate", "--cluster", "hgx-h100", "--bytes", "1M"]])
+def test_no_command_works_for_a_picture_that_it_cannot_draw(capsys, command):
+    assert main([*command, "--plot", "out.txt"]) == 1
+    said = f"jaxring {command[0]}: --plot out.txt: name a file that ends in .png, .svg, .pdf.\n"
+    assert capsys.readouterr().err == said
+
+
 def test_without_a_collective_it_asks_for_one(capsys):
     assert main(["bench"]) == 1
     assert "Name a collective" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 
 import pytest
 
@@ -131,7 +132,7 @@ def test_the_command_measures_saves_and_forgets(cache, monkeypatch, capsys):
     (cache / "tuned_own.py").write_text(OWN.replace('"exchange"', '"test_tuned"').split('register_algorithm("wrong')[0])
     monkeypatch.chdir(cache)
     own = ["--import", "tuned_own", "--algorithm", "test_tuned"]
-    assert main(["tune", "-n", "2x1", "-n", "1x2", "-b", "64", "-e", "4K", "-f", "64", *own]) == 0
+    assert main(["tune", "-n", "2x1", "-n", "1x2", "-b", "64", "-e", "4K", "-f", "64", "--plot", "tune.svg", *own]) == 0
     out = capsys.readouterr().out
     kind = machine_kind()
     path = calibration.file_of(kind)
@@ -141,6 +142,10 @@ def test_the_command_measures_saves_and_forgets(cache, monkeypatch, capsys):
     assert {each.collective for each in profile.measured} == set(COLLECTIVES)
     assert {each.domains for each in profile.measured if each.algorithm == "test_tuned"} == {1, 2}
     assert profile.shm != COMMODITY.shm
+    # The words of a picture are comments beside their outlines.
+    words = set(re.findall("<!-- (.*?) -->", (cache / "tune.svg").read_text()))
+    assert words >= {f"{collective}, {layout}" for collective in COLLECTIVES for layout in ("2x1", "1x2")}
+    assert words >= {f"{each.algorithm}/{each.protocol}" for each in profile.measured}
     calibration.current.cache_clear()
     assert main(["explain", "all_reduce", "-n", "2x1", "-b", "64"]) == 0
     assert "as measured on this kind of machine" in capsys.readouterr().out
