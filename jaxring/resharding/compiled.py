@@ -49,17 +49,20 @@ def program(
     held, wanted = (sharding.devices_indices_map(shape) for sharding in (source, target))
     here = len(array.processes) == 1
     # Where shards stay, device_put gives the result the operand's own.
-    alone = here and (may_alias or not any(held.get(device) == index for device, index in wanted.items()))
+    stays = any(held.get(device) == index for device, index in wanted.items())
+    alone = here and (may_alias or not stays)
+    apart = _apart(shape, target)
     if alone and array.nbytes < _SMALL_BYTES:
         return functools.partial(jax.device_put, device=target)
-    same = source.device_set == target.device_set and _apart(shape, target)
-    if not same or not shape or not _served(shape, dtype):
+    if not apart or not shape or not _served(shape, dtype):
         return None
-    origins = _origins(shape, source, target)
-    if origins is not None:
+    origins = _origins(shape, source, target) if source.device_set == target.device_set else None
+    if origins is not None and not (alone and stays):
         return _permutation(shape, target, list(held), origins, timeout, may_alias)
     if here:
         return functools.partial(jax.device_put, device=target) if alone else None
+    if source.device_set != target.device_set:
+        return None
     if not _over_one_mesh(source, target) or _memory(array) > most_bytes:
         return None
     return _exchange(source, target, timeout)

@@ -22,6 +22,7 @@ NOT_RUN = {
     "make *": ".ci/run makes it, and tests/package/readme.sh what README says",
     "git clone *": "the repository's address is the reader's own",
     "pip install *": "installs: tests/package/readme.sh and .ci/run do it in environments of their own",
+    "build/.venv/native_tests/simulation_test *": "make seeds builds it; `make native-test` plays seeds",
     "eval *--print-completion*": "is for the reader's own shell; tests/cli/test_version.py has what it prints",
     "jaxring --print-completion *": "writes into the reader's home; tests/cli/test_version.py has what it prints",
     "python -m benchmarks.*": "measures for minutes, on a machine that does nothing else",

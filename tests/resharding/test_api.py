@@ -83,8 +83,9 @@ def test_which_arrays_a_program_moves():
     assert moved(COLUMNS)
     assert moved(WHOLE, side=8)
     assert moved(WHOLE) is None  # its four copies share memory
-    assert moved(jax.sharding.SingleDeviceSharding(DEVICES[2])) is None
-    assert moved(NamedSharding(Mesh(DEVICES[:2], ("x",)), P("x"))) is None
+    assert moved(NamedSharding(Mesh(DEVICES[:2], ("x",)), P("x")))
+    assert moved(ROWS)
+    assert moved(NamedSharding(GRID.mesh, P("x"))) is None  # two copies of each half
 
 
 def test_bad_calls():
