@@ -210,8 +210,9 @@ def _forget() -> None:
 def _take_streams() -> None:
     """As Python makes them for the files that they are now. The objects stay, since loggers have them."""
     for descriptor, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
-        through = bool(descriptor and os.environ.get("PYTHONUNBUFFERED"))
-        buffer = open(descriptor, "wb" if descriptor else "rb", 0 if through else -1, closefd=False)  # noqa: SIM115
+        through = bool(os.environ.get("PYTHONUNBUFFERED"))
+        size = 0 if descriptor and through else -1
+        buffer = open(descriptor, "wb" if descriptor else "rb", size, closefd=False)  # noqa: SIM115
         getattr(buffer, "raw", buffer).name = stream.name
         by_line = not through and (descriptor == 2 or os.isatty(descriptor))
         stream.__init__(buffer, stream.encoding, stream.errors, "\n", by_line, through)

@@ -70,8 +70,9 @@ OPTIONS = {
 
 def both(command, **options):
     """How the command ends, (exit status, standard output, standard error), started by each, the fork first."""
-    # Another start has threads of OpenBLAS's, too.
-    env = {name: value for name, value in os.environ.items() if name.startswith(("HOME", "LANG", "LC_", "TF_CPP"))}
+    # What the server was started with, else there is no fork. Another start has threads of OpenBLAS's, too.
+    kept = ("HOME", "LANG", "LC_", "TF_CPP", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+    env = {name: value for name, value in os.environ.items() if name.startswith(kept)}
     env |= {**options.pop("env", os.environ), "OPENBLAS_NUM_THREADS": "1"}
     options = {"stdin": subprocess.DEVNULL, "env": env} | options
     ends = []

@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring import _compat
 from tests.runtime.cuda.cudahost_engine import RANKS, REAL, engine, error_of, mesh, over, process, processes
 
 
@@ -70,6 +71,8 @@ def aborted():
     call()
     comm.all_reduce(np.ones(4))
     reported = Reported()
+    # The abort fails what another process has not finished, too.
+    _compat.distributed_state().client.wait_at_barrier("before_the_abort", 60_000)
     if process == processes - 1:
         jaxring.abort("enough")
     else:
