@@ -120,8 +120,7 @@ void BindPlans(nb::module_& m) {
       },
       nb::arg("timeout_s"), nb::sig("def next_request(timeout_s: float) -> PlanRequest | None"),
       "The next planning request; None after timeout_s seconds, or when a control message has arrived or the CUDA "
-      "engine "
-      "asks for something.");
+      "engine asks for something.");
 
   m.def(
       "epilogues",

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxring import collectives
 from jaxring.resharding import traced
+from jaxring.resharding.exchange import SITE
 from jaxring.resharding.routes import Region, within
 from jaxring.tracing import wire_dtypes
 from jaxring.tracing.axes import called_at
@@ -30,8 +31,6 @@ _AXIS = "device"
 _BY_DEVICE: Any = PartitionSpec(_AXIS)  # type: ignore[no-untyped-call]
 # Below this what the copies of a process cost is that they are called, and `jax.device_put` is called once.
 _SMALL_BYTES = 1 << 20
-# Processes may call jaxring.reshard in different lines of different programs, and meet all the same.
-_SITE = "jaxring.reshard"
 
 
 @functools.lru_cache(maxsize=256)
@@ -138,7 +137,7 @@ def _permutation(
         by_device: Any = NamedSharding(mesh, _BY_DEVICE)
 
         def permute(shard: Any) -> Any:
-            with called_at(_SITE):
+            with called_at(SITE):
                 return collectives.permute(shard, _AXIS, pairs, timeout=timeout)
 
         moved = jax.jit(jax.shard_map(permute, mesh=mesh, in_specs=_BY_DEVICE, out_specs=_BY_DEVICE, check_vma=False))
@@ -166,7 +165,7 @@ def _memory(array: Facts) -> int:
 
 def _exchange(source: Any, target: Any, timeout: float | None) -> Callable[[jax.Array], jax.Array]:
     def move(x: Any) -> Any:
-        with called_at(_SITE):
+        with called_at(SITE):
             return traced.reshard(x, source, target, timeout)
 
     moved = jax.jit(move)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _AXIS = "process"
 _BY_RANK: Any = PartitionSpec(_AXIS)  # type: ignore[no-untyped-call]
 # Processes may call jaxring.reshard in different lines of different programs, and meet all the same.
-_SITE = "jaxring.reshard"
+SITE = "jaxring.reshard"
 
 
 class Exchange:
@@ -92,7 +92,7 @@ def _mapped(devices: tuple[Any, ...], function: Any, donated: tuple[int, ...] = 
 @functools.lru_cache(maxsize=32)
 def _agreement(devices: tuple[Any, ...], timeout: float | None) -> Any:
     def gather(digest: Any) -> Any:
-        with called_at(_SITE):
+        with called_at(SITE):
             return collectives.all_gather(digest, _AXIS, tiled=True, timeout=timeout)
 
     return _mapped(devices, gather)
@@ -104,9 +104,9 @@ def _round(devices: tuple[Any, ...], capacity: int, timeout: float | None) -> An
 
     def exchange(data: Any, into: Any, sizes: Any) -> Any:
         axes = resolve("reshard", _AXIS)
-        options = checks.options("ragged_all_to_all", axes, None, "direct", None, timeout, _SITE)
+        options = checks.options("ragged_all_to_all", axes, None, "direct", None, timeout, SITE)
         begin, count, lands, comes = (jnp.reshape(row, -1) for row in sizes[0])
-        oracle.leave_out(Unchecked.RESHARD, "reshard", _SITE)
+        oracle.leave_out(Unchecked.RESHARD, "reshard", SITE)
         operands = (data[0], into[0], begin, count, lands, comes, comes)
         return ragged_p.bind(*operands, axes=axes, options=options)[None]  # type: ignore[no-untyped-call]
 
