@@ -58,7 +58,7 @@ def test_two_hosts_speak_tls_when_told_to(tmp_path):
         made.start(job, [WORKER, "core"], [0, 1], JAXRING_NET="TLS")
         for result in finish(job):
             assert transports(result)[0] == ["tcp"], str(result)
-            assert "TLS by OpenSSL" in result.err, str(result)
+            assert "TCP encrypted by OpenSSL" in result.err, str(result)
 
 
 def test_two_hosts_of_two_processes_take_both(tmp_path):
