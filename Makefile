@@ -39,7 +39,8 @@ BIN := $(VENV)/bin
 BUILD := build/$(notdir $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(abspath $(BIN)):$(PATH)
-unexport PYTHONPATH
+# Tests start Python many hundreds of times: what is imported is compiled once, whatever the caller's environment says.
+unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 # ThreadSanitizer of older compilers cannot start where the kernel randomises addresses widely.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
