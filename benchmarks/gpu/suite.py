@@ -134,6 +134,7 @@ def _environment() -> dict[str, str]:
         "JAXRING_TIMEOUT": "30",
         # XLA takes three quarters of a GPU otherwise, and processes share one.
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "JAXRING_P2P": "shared",
         # Ranks of a process that share a GPU are streams, and streams that share a queue would wait for each other.
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
         **os.environ,

@@ -33,9 +33,9 @@ def change(**environ: str) -> dict[str, object]:
         ("NVLS_ENABLE", "0", {"algo": Selection(but=("nvls",))}),
         ("NVLS_ENABLE", "1", {"algo": Selection(also=("nvls",))}),
         ("NVLS_ENABLE", "2", {}),
-        ("P2P_DISABLE", "1", {"p2p": "none"}),
+        ("P2P_DISABLE", "1", {"p2p": ("none",)}),
         ("P2P_DISABLE", "0", {}),
-        ("LOCAL_REGISTER", "0", {"p2p": "staged"}),
+        ("LOCAL_REGISTER", "0", {"p2p": ("staged",)}),
         ("LOCAL_REGISTER", "1", {}),
         ("MIN_NCHANNELS", "2", {"nchannels": Range(2)}),
         ("MAX_NCHANNELS", "8", {"nchannels": Range(None, 8)}),
@@ -106,7 +106,7 @@ def test_who_comes_first():
     # Among retired names: encryption, then the plugin, which has always taken RDMA's place.
     assert load({"JAXRING_TLS": "1", "JAXRING_IB_DISABLE": "1", "JAXRING_NET_PLUGIN": "x"}).tls
     assert load({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "x"}).plugin == "x"
-    assert load({"JAXRING_P2P_DISABLE": "1", "JAXRING_LOCAL_REGISTER": "0"}).p2p == "none"
+    assert load({"JAXRING_P2P_DISABLE": "1", "JAXRING_LOCAL_REGISTER": "0"}).p2p == ("none",)
     # Ours before NCCL's, whichever of the two is retired.
     assert load({"JAXRING_IB_DISABLE": "1", "NCCL_NET": "IB"}).net == "socket"
     assert load({"JAXRING_NET": "IB", "NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "x"}).net == "ib"

@@ -49,7 +49,7 @@ READ = {
     "FUSION_BYTES": ("1 KiB", 1024),
     "THREADS": ("3", 3),
     "PATIENCE": ("2000", 2000),
-    "P2P": ("Staged", "staged"),
+    "P2P": ("Staged, shared", ("staged", "shared")),
     "CUDA_TRAP": ("0", False),
     "CUDA_BULK_BYTES": ("65536", 65536),
     "DEBUG": ("info", "INFO"),

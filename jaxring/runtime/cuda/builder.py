@@ -65,7 +65,7 @@ def build(
         fused = schedule.spec.facts.gpu_fused
         if path(schedule.spec.collective, ranks, nbytes, memory=True) is Path.PUSH:
             fused = _ONE_SHOT
-    in_place = configured.p2p != "staged"
+    in_place = "staged" not in configured.p2p
     plan.set_kernel(protocols.GPU[choice.protocol], fused, threads, configured.cuda_trap, in_place)
     plan.set_bulk(configured.cuda_bulk_bytes)
     for rank in local:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxring.errors import JoinError
+from jaxring.errors import JoinError, SettingsError
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES
 from jaxring.runtime import job, machines, schedules
 from jaxring.runtime.call import CallSpec
@@ -51,7 +51,6 @@ class Communicators:
         self._infos: dict[int, GpuInfo] = {}
         self._attached: set[int] = set()
         self._said_apart = False
-        self._said_shared: set[str] = set()
         self._log = CommunicatorLog()
         self.store: JaxStore | None = None
         configured = settings()
@@ -94,7 +93,7 @@ class Communicators:
         world = job.own().join(job.own().membership()) if others else None
         infos = {process: self.gpu_info(process) for process in set(owners)}
         hosts: list[Any] = [world.info(p).host_id if world is not None else 0 for p in owners]
-        if settings().p2p == "none":
+        if "none" in settings().p2p:
             hosts = list(range(len(owners)))
         if world is not None and self.store is not None:
             here = world.info(self._process).host_id
@@ -106,13 +105,11 @@ class Communicators:
             self._said_apart = True
             logger.warning("%s", why)
         shared = shared_gpus(devices, owners, infos)
-        if shared and shared not in self._said_shared:
-            self._said_shared.add(shared)
-            logger.warning(
-                "%s. They divide its thread blocks among them, and without MPS the driver runs one process at a time. "
-                "Unless it is meant so, give each rank a GPU of its own: CUDA_VISIBLE_DEVICES, or local_device_ids of "
-                "jax.distributed.initialize.",
-                shared,
+        if shared and "shared" not in settings().p2p:
+            raise SettingsError(
+                f"{shared}. They would divide its thread blocks among them, and without MPS the driver runs one "
+                "process at a time. Give each rank a GPU of its own: CUDA_VISIBLE_DEVICES, or local_device_ids of "
+                "jax.distributed.initialize. If they are meant to share, set JAXRING_P2P=shared for all processes."
             )
         name = f"{schedules.number(f'{devices}{domains}{shape}{purpose}', 8):016x}"
         with self._lock:

@@ -136,7 +136,7 @@ class CudaPlanner:
         shared: dict[int, str] = {}
 
         def share() -> None:
-            if shares and (settings().p2p != "staged" or not group.near):
+            if shares and ("staged" not in settings().p2p or not group.near):
                 shared.update(request.share_buffers(group.communicator))
 
         # All ranks call both halves of a message, in any order.

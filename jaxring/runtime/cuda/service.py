@@ -116,7 +116,7 @@ def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int =
         if _started is not None:
             return
         configured = settings()
-        xla_settings.check(os.environ, jax.process_count(), configured.p2p)
+        xla_settings.check(os.environ, jax.process_count(), configured.p2p[0])
         native.start(jax.process_index(), _native.network(), bool(configured.checksum))
         devices = find_devices(native)
         for gpu in sorted(set(devices.gpus.values())):

@@ -20,7 +20,8 @@ _IN_ORDER = ("LHS", "SERIALIZE")
 def check(environment: Mapping[str, str], processes: int, p2p: str) -> None:
     """SettingsError for settings of XLA that jaxring's collectives on GPUs cannot work with.
 
-    ``p2p``: the setting JAXRING_P2P. Options that a program gives to the compiler itself are not seen here.
+    ``p2p``: the first word of the setting JAXRING_P2P. Options that a program gives to the compiler itself are not
+    seen here.
     """
     flags = _flags(environment.get("XLA_FLAGS", ""))
     mode = flags.get(_SCHEDULING, _IN_ORDER[0])

@@ -13,13 +13,14 @@ from jaxring.settings.row import row
 class Gpu:
     """Of the CUDA engine alone."""
 
-    p2p: str = row(
-        "name",
-        "direct",
+    p2p: tuple[str, ...] = row(
+        "list",
+        ("direct",),
         "How GPUs reach each other's memory: direct: in place, also XLA's buffers; staged: XLA's buffers are not "
         "shared with GPUs of other processes but copied to and from jaxring's own memory; none: not at all, their data "
-        "goes over the network transports.",
-        kinds.one_of("direct", "staged", "none"),
+        "goes over the network transports. With shared beside it, as in staged,shared, several processes may use one "
+        "GPU, which is an error otherwise.",
+        kinds.p2p,
         shared=True,
         engines="GPU",
     )

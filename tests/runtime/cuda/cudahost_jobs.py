@@ -29,13 +29,18 @@ REFUSED = {
 }
 
 
-def run_job(case, processes, devices, expected=None, **environment):
-    """Runs the processes of a case; ``expected`` are their exit codes. Returns their outputs."""
+def run_job(case, processes, devices, expected=None, may_share=True, **environment):
+    """Runs the processes of a case; ``expected`` are their exit codes. Returns their outputs.
+
+    They share GPUs: a machine may have one only, and the GPUs of the fake have the same names in each process.
+    """
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAXRING_TIMEOUT": os.environ.get("TEST_JOB_TIMEOUT", "100")}
     env |= environment
+    if may_share:
+        env["JAXRING_P2P"] = ",".join(filter(None, [env.get("JAXRING_P2P"), "shared"]))
     command = [sys.executable, str(FOLDER / "cudahost_worker.py"), case]
     deadline = time.monotonic() + float(os.environ.get("TEST_JOB_SECONDS", "240"))
     with contextlib.ExitStack() as stack:

@@ -113,6 +113,7 @@ CASES["replays"] = lambda: (engine.start(), replays())
 CASES["lost_writes"] = lambda: fails("ACS", lose_writes=True)
 CASES["no_export"] = lambda: fails("cannot be shared with other processes", no_export=True)
 CASES["no_import"] = lambda: fails("cannot map device memory", no_import=True)
+CASES["unasked"] = lambda: fails("ranks 0 and 1 share fake-0. They would divide its thread blocks")
 CASES["gone"] = gone
 CASES["aborted"] = aborted
 CASES["over_rdma"] = over_rdma

@@ -124,13 +124,17 @@ def test_rings_visit_hosts_in_the_measured_order(tmp_path):
 
 @needs_fake
 @pytest.mark.multiprocess
-def test_ranks_that_share_a_gpu_are_named_in_the_log_and_in_explain():
+def test_ranks_that_share_a_gpu_are_named_in_explain():
     for process, output in enumerate(run_job("smoke", 2, 1, JAXRING_DEBUG="INFO")):
         (said,) = [line for line in output.splitlines() if "GPU communicator of 2 ranks, 2 processes, 1 host" in line]
         assert said.endswith(f": process {process} has rank {process}; process {1 - process} by memory")
-        (warning,) = [line for line in output.splitlines() if "They divide its thread blocks" in line]
-        assert "ranks 0 and 1 share fake-0." in warning
         assert any("all_reduce" in line and "; ranks 0 and 1 share fake-0" in line for line in output.splitlines())
+
+
+@needs_fake
+@pytest.mark.multiprocess
+def test_ranks_that_share_a_gpu_unasked_are_an_error_that_names_them():
+    run_job("unasked", 2, 1, may_share=False, JAXRING_P2P="staged")
 
 
 @needs_fake
