@@ -89,7 +89,8 @@ def _job(processes: int, arguments: Sequence[str]) -> int:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     command = [sys.executable, "-m", "benchmarks.gpu.calls", *arguments, "--processes", str(processes)]
-    started = [subprocess.Popen([*command, "--rank", str(p), "--port", str(port)]) for p in range(processes)]
+    env = {"JAXRING_P2P": "shared", **os.environ}
+    started = [subprocess.Popen([*command, "--rank", str(p), "--port", str(port)], env=env) for p in range(processes)]
     end = time.monotonic() + _DEADLINE_S
     try:
         codes = [process.wait(max(0.1, end - time.monotonic())) for process in started]

@@ -164,9 +164,9 @@ def one_of(*all_names: str) -> Callable[[str], str]:
 
 def p2p(text: str) -> tuple[str, ...]:
     """direct, staged or none, then "shared" where the list has it; direct where it has only that."""
-    names = [name.strip().lower() for name in text.split(",")]
-    ways = [name for name in names if name != "shared"] or ["direct"]
-    if ways[0] not in ("direct", "staged", "none") or len(ways) > 1 or names.count("shared") > 1:
+    names = {name.strip().lower() for name in text.split(",")}
+    ways = [*(names - {"shared"})] or ["direct"]
+    if ways[0] not in ("direct", "staged", "none") or len(ways) > 1:
         raise ValueError("direct, staged or none, and shared")
     return (ways[0], "shared") if "shared" in names else (ways[0],)
 

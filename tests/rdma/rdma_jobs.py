@@ -178,7 +178,7 @@ def test_the_gpu_engine_by_rdma(tmp_path, kind, settings, place):
         for process, device in enumerate(DEVICES[kind]):
             own = {"JAXRING_HOSTID": str(process), "JAXRING_NET": "IB", "JAXRING_IB_HCA": f"={device}"}
             env = environment(1, JAXRING_DEBUG="INFO", JAXRING_JOIN_TIMEOUT="200", **own, **settings)
-            env["JAXRING_TIMEOUT"] = "200"
+            env |= {"JAXRING_TIMEOUT": "200", "JAXRING_P2P": "shared"}  # both have the fake's one GPU
             job.start([sys.executable, str(GPU_WORKER), "over_rdma", str(process), "2", "1", str(port)], env)
         results = job.wait(PATIENCE)
         assert all(result.code == 0 for result in results), str(job)

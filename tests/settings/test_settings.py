@@ -91,6 +91,27 @@ def test_a_range_may_be_open(text, channels):
     assert load({"JAXRING_NCHANNELS": str(values.nchannels)}) == values
 
 
+@pytest.mark.parametrize(
+    ("text", "p2p"),
+    [
+        ("none", ("none",)),
+        ("shared", ("direct", "shared")),
+        ("shared,staged", ("staged", "shared")),
+        ("staged,shared,shared", ("staged", "shared")),
+    ],
+)
+def test_gpus_may_be_shared_with_each_way_to_reach_memory(p2p, text):
+    values = load({"JAXRING_P2P": text})
+    assert values.p2p == p2p
+    assert load({"JAXRING_P2P": ",".join(p2p)}) == values
+
+
+@pytest.mark.parametrize("text", ["direct,none", "mapped", "shared,mapped"])
+def test_there_is_one_way_to_reach_memory(text):
+    with pytest.raises(SettingsError, match=r"JAXRING_P2P.*direct, staged or none, and shared"):
+        load({"JAXRING_P2P": text})
+
+
 def test_an_empty_variable_is_unset():
     assert load({"JAXRING_NSOCKS": " "}).nsocks == 2
 

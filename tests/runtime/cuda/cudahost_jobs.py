@@ -40,7 +40,7 @@ def run_job(case, processes, devices, expected=None, may_share=True, **environme
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAXRING_TIMEOUT": os.environ.get("TEST_JOB_TIMEOUT", "100")}
     env |= environment
     if may_share:
-        env["JAXRING_P2P"] = ",".join(filter(None, [env.get("JAXRING_P2P"), "shared"]))
+        env["JAXRING_P2P"] = env.get("JAXRING_P2P", "direct") + ",shared"
     command = [sys.executable, str(FOLDER / "cudahost_worker.py"), case]
     deadline = time.monotonic() + float(os.environ.get("TEST_JOB_SECONDS", "240"))
     with contextlib.ExitStack() as stack:

@@ -44,6 +44,7 @@ def run(worker: str, folder: Path) -> str:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([os.environ["TEST_CUDA_PLUGIN"], str(ROOT)]),
         "JAXRING_TIMEOUT": "60",
+        "JAXRING_P2P": "shared",  # the GPUs of the fake have the same names in each process
         "XLA_FLAGS": "",  # not the tests' own: the programs are those that users get
     }
     process = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240)
