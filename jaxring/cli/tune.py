@@ -72,6 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, fit and write. Raises JaxringError for a job that cannot be, or that fails."""
+    if arguments.plot and (arguments.ranks or arguments.forget):
+        raise JaxringError(f"--plot draws what is measured of this machine: leave it out of {_other(arguments)}.")
     if arguments.ranks:
         return _order(arguments)
     from jaxring.bench.tuning.calibrate import calibrated, hosts_of, measure_all
@@ -96,16 +98,20 @@ def run(arguments: argparse.Namespace) -> int:
         measured = measure_all(layouts, sizes, hosts, own)
     profile = calibrated(dataclasses.replace(before, kind=kind), measured)
     path, seconds = _write(profile, arguments.out), time.monotonic() - begun
+    if arguments.json:
+        print(json.dumps({"kind": kind, "file": str(path), "seconds": seconds, "profile": dataclasses.asdict(profile)}))
+    else:
+        print(f"measured in {seconds:.0f} s; the profile of {kind} is in {path}\n")
+        _show(before, profile)
     if arguments.plot:
         from jaxring.bench.tuning.plot import plot
 
         plot(arguments.plot, measured, profile)
-    if arguments.json:
-        print(json.dumps({"kind": kind, "file": str(path), "seconds": seconds, "profile": dataclasses.asdict(profile)}))
-        return 0
-    print(f"measured in {seconds:.0f} s; the profile of {kind} is in {path}\n")
-    _show(before, profile)
     return 0
+
+
+def _other(arguments: argparse.Namespace) -> str:
+    return "--forget" if arguments.forget else "--ranks"
 
 
 def _forgotten(as_json: bool, kind: str, text: str) -> None:

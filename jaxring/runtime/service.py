@@ -170,7 +170,10 @@ def _serve() -> None:
     watch: StragglerWatch | None = None
     while not _stop.is_set():
         request = _native.next_request(_POLL_S)
-        cuda_service.serve()
+        try:
+            cuda_service.serve()
+        except Exception:
+            logger.exception("serving the CUDA engine failed")
         before, named = named, _name(named)
         _warn()
         if named != before:  # in another job the numbers mean other processes
@@ -194,7 +197,10 @@ def _serve() -> None:
         if cuda_service.started() or _planner.asks_peers(request):
             # This waits until the peers reach the call, and they may wait in another one, of this engine or of the one
             # for GPUs. So it gets its own thread.
-            daemons.start("jaxring-plan", _answer, _planner, request)
+            try:
+                daemons.start("jaxring-plan", _answer, _planner, request)
+            except RuntimeError as error:  # the system has no thread left
+                request.reject(_RESOURCE_EXHAUSTED, f"jaxring: {error}")
         else:
             _answer(_planner, request)
         # The request keeps its call site, and that the executable, alive.

@@ -188,9 +188,19 @@ def test_what_cannot_be_measured_is_told_before_it_is(capsys, arguments, says):
 
 
 @pytest.mark.parametrize("command", [["tune"], ["simulate", "--cluster", "hgx-h100", "--bytes", "1M"]])
-def test_no_command_works_for_a_picture_that_it_cannot_draw(capsys, command):
+def test_no_command_works_for_a_picture_that_it_cannot_draw(capsys, command, tmp_path):
     assert main([*command, "--plot", "out.txt"]) == 1
     said = f"jaxring {command[0]}: --plot out.txt: name a file that ends in .png, .svg, .pdf.\n"
+    assert capsys.readouterr().err == said
+    (tmp_path / "file").touch()
+    assert main([*command, "--plot", str(tmp_path / "file" / "out.png")]) == 1
+    assert capsys.readouterr().err.endswith("out.png: this file cannot be written.\n")
+
+
+@pytest.mark.parametrize("option", ["--forget", "--ranks"])
+def test_tune_draws_what_it_measures_of_this_machine_only(capsys, option):
+    assert main(["tune", option, "--plot", "out.png"]) == 1
+    said = f"jaxring tune: --plot draws what is measured of this machine: leave it out of {option}.\n"
     assert capsys.readouterr().err == said
 
 

@@ -61,6 +61,54 @@ def test_planning_goes_on_where_the_watch_for_stragglers_fails_and_another_proce
     assert done.stderr.count("this process looks no more") == 2
 
 
+# The engine for GPUs fails each time that it is served, and the system has no thread for the first plan.
+NO_THREADS = """
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+from jaxring.runtime import service
+
+starts, start = [], service.daemons.start
+
+def serve():
+    raise RuntimeError("a fault of the CUDA engine")
+
+def start_later(name, *rest):
+    starts.append(name)
+    if len(starts) == 1:
+        raise RuntimeError("can't start new thread")
+    start(name, *rest)
+
+service.cuda_service.started, service.cuda_service.serve, service.daemons.start = lambda: True, serve, start_later
+import jaxring
+
+mesh = Mesh(np.array(jax.devices()), ("x",))
+
+def total(add):
+    f = jax.jit(jax.shard_map(lambda v: jaxring.all_reduce(v + add, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))
+    return float(f(np.ones(2, np.float32))[0])
+
+try:
+    total(0)
+except jax.errors.JaxRuntimeError as error:
+    assert "can't start new thread" in str(error), error
+else:
+    raise AssertionError("the first call succeeded")
+assert total(1) == 4
+"""
+
+
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("nothing_left")
+def test_planning_goes_on_where_the_system_has_no_thread_or_the_cuda_engine_fails():
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "JAXRING_TIMEOUT": "20"}
+    done = starting.run(
+        [sys.executable, "-c", NO_THREADS], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "serving the CUDA engine failed" in done.stderr
+
+
 def test_a_job_that_replaces_another_has_other_keys():
     placement = [RankPlace(process=p, device=p) for p in range(2)]
     request = types.SimpleNamespace(spec="{}", ordinal=0)

@@ -24,7 +24,8 @@ from tests.starting import request
 _PR_SET_CHILD_SUBREAPER = 36
 _START_S = 100.0
 _ROOT = pathlib.Path(__file__).parent.parent.parent
-# Servers have different seeds for the hashes of strings, and take turns, as processes of a job have different ones.
+# Servers have different seeds for the hashes of strings, as processes that are started have. They take turns, so that
+# neighbouring ranks of a test's job differ; those of a launcher that is a fork itself are forks of one server.
 _SERVERS = 2
 _SWITCH = "TEST_FORKS"
 _REAL = subprocess.Popen

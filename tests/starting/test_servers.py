@@ -177,7 +177,7 @@ def test_a_server_that_was_killed_is_replaced(servers):
     assert forked("print(2)") == "2\n"
 
 
-def test_processes_of_a_job_hash_strings_differently():
+def test_processes_that_follow_each_other_hash_strings_differently():
     assert len({forked("print(hash('a'))") for _ in range(4)}) == popen._SERVERS
 
 

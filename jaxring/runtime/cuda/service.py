@@ -74,7 +74,12 @@ def bus_ids() -> list[str]:
         devices = cuda_devices(native) if _devices is None else _devices
     except RuntimeError:  # JAX has no such backend
         return []
-    return [native.device(gpu).busid for gpu in devices.gpus.values()]
+    try:
+        return [native.device(gpu).busid for gpu in devices.gpus.values()]
+    except RuntimeError as error:
+        # Collectives of CPUs ask, too, and need no GPU.
+        logger.warning("RDMA ports are not sorted by their distance from GPUs, which CUDA does not describe: %s", error)
+        return []
 
 
 def cuda_devices(native: Any) -> Devices:
@@ -134,7 +139,10 @@ def serve() -> None:
     _log_faults(native)
     while (request := native.next_request()) is not None:
         # Every plan may wait for other processes, which may plan in another order.
-        daemons.start("jaxring-plan", _answer, planner, request)
+        try:
+            daemons.start("jaxring-plan", _answer, planner, request)
+        except RuntimeError as error:  # the system has no thread left
+            request.reject(_UNAVAILABLE, f"jaxring: {error}")
         del request
 
 

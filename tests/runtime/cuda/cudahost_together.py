@@ -21,6 +21,7 @@ _LONG = 1 << 20
 _ROUNDS = 4
 # They end by themselves once all processes are connected.
 _PASSING = ("jaxring-link", "jaxring-plan")
+_PATIENCE_S = 60
 
 
 def _sockets():
@@ -37,10 +38,16 @@ def _sockets():
     return sum(of(fd) in known for fd in pathlib.Path("/proc/self/fd").iterdir())
 
 
+def _wait_until(condition):
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, _native.counters()
+        time.sleep(0.001)
+
+
 def _threads():
     """The threads of jaxring by name: Python's, and those of the engines, which the system knows by name."""
-    while any(thread.name in _PASSING for thread in threading.enumerate()):
-        time.sleep(0.01)
+    _wait_until(lambda: not any(thread.name in _PASSING for thread in threading.enumerate()))
     # Python names its own since 3.14.
     python = {thread.native_id: thread.name for thread in threading.enumerate()}
     tasks = [task for task in pathlib.Path("/proc/self/task").iterdir() if int(task.name) not in python]
@@ -89,10 +96,12 @@ def crossed():
             thread.start()
             if number % 2:
                 sleeps = _native.counters()["sleeps"]
-                while _native.counters()["in_flight"] == 0 or _native.counters()["sleeps"] == sleeps:
-                    time.sleep(0.001)
+                _wait_until(
+                    lambda then=sleeps: _native.counters()["in_flight"] and _native.counters()["sleeps"] != then
+                )
             second()
-            thread.join()
+            thread.join(_PATIENCE_S)
+            assert not thread.is_alive(), _native.counters()
         else:
             second()
             first()

@@ -9,6 +9,8 @@ import pytest
 
 from jaxring.errors import JoinError
 from jaxring.runtime import machines
+from jaxring.runtime.cuda import service
+from jaxring.runtime.cuda.communicators import Devices
 from jaxring.runtime.cuda.near_nics import NearNics
 from jaxring.topology.machine import Cpu, Gpu, Machine, Net, Pci
 from jaxring.world import wire
@@ -106,3 +108,18 @@ def test_a_view_that_cannot_be_read_names_its_process(store):
     store.set("jaxring/machine/1", wire.encode({"host": "here", "xml": "<system>"}))
     with pytest.raises(JoinError, match="What process 1 published of its machine cannot be read"):
         machines.of_host(store, [1], "here", 0.1)
+
+
+def test_a_gpu_that_cuda_does_not_describe_is_a_warning(monkeypatch, caplog):
+    native = Native()
+    monkeypatch.setattr(service, "native_module", lambda: native)
+    monkeypatch.setattr(service, "cuda_devices", lambda _: Devices("cuda", {0: 0}, {0: 0}))
+    assert service.bus_ids() == [GPU]
+
+    def device(gpu: int):
+        raise RuntimeError("CUDA driver version is insufficient for CUDA runtime version")
+
+    monkeypatch.setattr(native, "device", device)
+    assert service.bus_ids() == []
+    assert "not sorted by their distance from GPUs" in caplog.text
+    assert "insufficient" in caplog.text
