@@ -38,6 +38,8 @@ _READ_AT_START = (
 )
 # These a child sets itself: sys.path, and what is in jax.config.
 SETTABLE = {"PYTHONPATH", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "JAX_ENABLE_RECOVERABILITY"}
+# A variable of our Makefile, which make exports where it is given on the command line; Python does not read it.
+_UNREAD = {"PYTHON"}
 # NumPy's matrix products in a fork have one thread, as in the server, which must have no other.
 _FIXED = {"OPENBLAS_NUM_THREADS"}
 # More than this is not written where the kernel shows a process's environment and arguments.
@@ -106,7 +108,7 @@ def starts_others(argv: Sequence[str]) -> bool:
 def same_start(env: Mapping[str, str], server: Mapping[str, str], read: Iterable[str]) -> bool:
     """Whether what is read at the start says the same in both environments. `read`: further names of such variables."""
     names = {name for name in {*env, *server} if name.startswith(_READ_AT_START)} | set(read)
-    return all(env.get(name) == server.get(name) for name in names - SETTABLE - _FIXED)
+    return all(env.get(name) == server.get(name) for name in names - SETTABLE - _FIXED - _UNREAD)
 
 
 def surroundings() -> dict[str, Any]:

@@ -64,6 +64,7 @@ OPTIONS = {
     "no input": {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT},
     "environment": {"env": {"PATH": "/bin", "OF_THE_TEST": "ä and more"}},
     "path": {"env": {"PYTHONPATH": "/tmp:relative::/tmp", "PATH": "/bin"}},
+    "a variable of make": {"env": {"PYTHON": "python3.99", "PATH": "/bin"}},
     "devices": {"env": {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3", "JAX_ENABLE_RECOVERABILITY": "1"}},
 }
 
