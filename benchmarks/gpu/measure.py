@@ -5,8 +5,9 @@ Every launch has inputs that the one before did not have, and results are read a
 the launches that are timed are nodes of one CUDA graph, so that no host's work is in their time.
 
 Beside a collective's time stand those of a copy within the GPU that reads and writes as many bytes as the collective
-must at least (n inputs read, n outputs written: a copy of half the sum), and of an empty kernel launched on as many
-streams. What a program's calls have, a trap where they fail, these have, too.
+must at least (n inputs read, or the root's alone where only that counts, and n outputs written: a copy of half the
+sum), and of an empty kernel launched on as many streams. What a program's calls have, a trap where they fail, these
+have, too.
 
 Run by `suite.py`, or by hand: python -m benchmarks.gpu.measure --rows rows.jsonl
 """
@@ -27,11 +28,14 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 import jaxring._native as _native
 from benchmarks.gpu import rows
 from benchmarks.gpu.standalone import How, Ranks
+from jaxring.plan.collectives import Root
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from jaxring.plan.schedule import Spec
 
 # Of the slots that the ring's messages lie in.
 _SLOT_BYTES = 1 << 20
@@ -166,9 +170,14 @@ def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int, in_graph
     for each, outputs in ((expected, result.outputs), (2 * expected, result.other_outputs)):
         if not all(output == each for output in outputs):
             raise ValueError("a wrong result")
-    # Bytes of a copy that reads and writes as many: half of all inputs and outputs.
-    moved = 4 * block * (schedule.in_blocks + schedule.out_blocks) * ranks.count // 2
+    moved = moved_bytes(schedule.spec, 4 * block)
     return {"lanes": schedule.nlanes, "us": result.us, "waited_us": result.waited_us, "moved": moved}
+
+
+def moved_bytes(spec: Spec, block_bytes: int) -> int:
+    """The bytes of a copy that reads and writes as many as a collective must: half of what it reads and writes."""
+    readers, writers = (1 if spec.facts.root is root else spec.nranks for root in (Root.SOURCE, Root.TARGET))
+    return (readers * spec.in_blocks + writers * spec.out_blocks) * block_bytes // 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.gpu import measure, suite, summary
 from benchmarks.gpu.suite import Stage
+from jaxring.plan.schedule import Spec
 from tests import ROOT
 
 FAKE = os.environ.get("TEST_CUDA_FAKE", "")
@@ -149,6 +150,24 @@ def test_the_summary_compares_with_what_was_asked_for():
 def test_lanes_are_swept_as_far_as_they_are_resident_together():
     assert list(measure.numbers_of_lanes([2, 8], [16, 32, 64], 1, 132)) == [(2, 16), (2, 32), (2, 64), (8, 16)]
     assert list(measure.numbers_of_lanes([8], [16, 32], 8, 132)) == [(8, 16), (8, 32)]
+
+
+@pytest.mark.parametrize(
+    ("collective", "inputs", "outputs"),
+    [
+        ("all_reduce", 8, 8),
+        ("all_gather", 8, 64),
+        ("reduce_scatter", 64, 8),
+        ("all_to_all", 64, 64),
+        ("broadcast", 1, 8),
+        ("reduce", 8, 1),
+        ("gather", 8, 8),
+        ("scatter", 8, 8),
+    ],
+)
+def test_a_copy_moves_what_the_collective_must_read_and_write(collective, inputs, outputs):
+    spec = Spec(collective, 8, "direct", root=2)
+    assert measure.moved_bytes(spec, 1 << 20) == (inputs + outputs) << 19
 
 
 def measured(folder, *options):
