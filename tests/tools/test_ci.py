@@ -1,4 +1,5 @@
-"""The script of CI, with commands in place of the real ones that do nothing: `make` waits, so the script does."""
+"""The script of CI, with commands in place of the real ones that do nothing: `make` waits, so the script does. And what
+the workflows install before they run it."""
 
 from __future__ import annotations
 
@@ -79,3 +80,18 @@ def test_a_second_run_does_not_work_beside_what_a_killed_one_has_left(tmp_path):
         assert checkout.start().wait(60) == 1
         said = (tmp_path / "out1").read_text()
         assert "what one that was killed has left behind, is at work in this checkout" in said
+
+
+@pytest.mark.parametrize(("workflow", "command"), [("ci.yml", "bash .ci/run"), ("weekly.yml", "make test-ptx-all")])
+def test_the_kernels_are_compiled_by_the_nvcc_of_the_tables(workflow, command):
+    """Without an nvcc the script leaves them out, and what another one makes is not compared with the tables."""
+    (version,) = re.findall(r"^\| nvcc (\S+), sm_90 \|", (ROOT / "docs" / "cuda.md").read_text(), re.MULTILINE)
+    release = version.rpartition(".")[0]
+    assert f" cuda_{release}.r{release}/" in (ROOT / "docs" / "cuda-resources.txt").read_text().partition("\n")[0]
+    before, _, _ = (ROOT / ".github" / "workflows" / workflow).read_text().partition(f"- run: {command}")
+    _, _, job = before.rpartition("runs-on:")
+    installed = dict(re.findall(r"(nvidia-\S+)==(\S+)", job))
+    assert {installed.get(part) for part in ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt")} == {version}
+    for part in ("nvidia-cuda-cccl", "nvidia-cuda-runtime"):
+        assert installed[part].rpartition(".")[0] == release
+    assert re.search(r'echo "CUDA_HOME=.*/cu13" >>"\$GITHUB_ENV"', job)
