@@ -121,10 +121,11 @@ def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int =
         if _started is not None:
             return
         configured = settings()
-        xla_settings.check(os.environ, jax.process_count(), configured.p2p[0])
-        native.start(jax.process_index(), _native.network(), bool(configured.checksum))
         devices = find_devices(native)
-        for gpu in sorted(set(devices.gpus.values())):
+        gpus = set(devices.gpus.values())
+        xla_settings.check(os.environ, jax.process_count(), len(gpus), configured.p2p[0])
+        native.start(jax.process_index(), _native.network(), bool(configured.checksum))
+        for gpu in sorted(gpus):
             native.prepare(gpu)
         atexit.register(_end, native)
         _planner, _devices = CudaPlanner(native, devices, threads), devices

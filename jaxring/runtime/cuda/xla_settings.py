@@ -17,11 +17,11 @@ _ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 _IN_ORDER = ("LHS", "SERIALIZE")
 
 
-def check(environment: Mapping[str, str], processes: int, p2p: str) -> None:
+def check(environment: Mapping[str, str], processes: int, gpus: int, p2p: str) -> None:
     """SettingsError for settings of XLA that jaxring's collectives on GPUs cannot work with.
 
-    ``p2p``: the first word of the setting JAXRING_P2P. Options that a program gives to the compiler itself are not
-    seen here.
+    ``gpus``: how many this process has. ``p2p``: the first word of the setting JAXRING_P2P. Options that a program
+    gives to the compiler itself are not seen here.
     """
     flags = _flags(environment.get("XLA_FLAGS", ""))
     mode = flags.get(_SCHEDULING, _IN_ORDER[0])
@@ -30,10 +30,13 @@ def check(environment: Mapping[str, str], processes: int, p2p: str) -> None:
             f"XLA_FLAGS has --{_SCHEDULING}={mode}: XLA would then run collectives of one graph at the same time, and "
             f"jaxring's need one order on each device. Leave it out, or use {' or '.join(_IN_ORDER)}."
         )
-    if processes == 1 or p2p != "direct":
-        return  # no other process has mapped XLA's memory
-    remedy = "Leave it out, or set JAXRING_P2P=staged, with which XLA's buffers are not shared."
-    moves = "XLA would then put other memory behind addresses that GPUs of other processes have mapped"
+    if gpus > 1 and p2p != "none":  # a GPU is given access to memory of the process's others once, wherever it is used
+        remedy = "Leave it out, use a process for each GPU, or set JAXRING_P2P=none."
+    elif processes > 1 and p2p == "direct":
+        remedy = "Leave it out, or set JAXRING_P2P=staged, with which XLA's buffers are not shared."
+    else:
+        return  # no other GPU addresses XLA's memory
+    moves = "XLA would then put other memory behind addresses that other GPUs use"
     updates = flags.get(_UPDATES, "ALWAYS_UPDATE")
     if updates.upper() != "ALWAYS_UPDATE":
         raise SettingsError(f"XLA_FLAGS has --{_UPDATES}={updates}: {moves}. {remedy}")
@@ -41,7 +44,7 @@ def check(environment: Mapping[str, str], processes: int, p2p: str) -> None:
     if allocator == "vmm":
         raise SettingsError(f"{_ALLOCATOR} is vmm: {moves}. {remedy}")
     if allocator == "platform":  # XLA calls no handler again for a graph whose addresses it has captured before
-        gives = "XLA would then give memory back to the driver that GPUs of other processes have mapped"
+        gives = "XLA would then give memory back to the driver that other GPUs address"
         raise SettingsError(f"{_ALLOCATOR} is platform: {gives}. {remedy}")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from jaxring.errors import SettingsError
 from jaxring.runtime.cuda import service, xla_settings
+from jaxring.runtime.cuda.communicators import Devices
 
 SCHEDULING = "--xla_gpu_command_buffer_scheduling_mode="
 UPDATES = "--xla_gpu_command_buffer_update_mode="
@@ -17,7 +18,7 @@ UPDATES = "--xla_gpu_command_buffer_update_mode="
 @pytest.mark.parametrize(("processes", "p2p"), [(1, "direct"), (2, "staged")])
 def test_concurrent_graphs_are_refused(mode, processes, p2p):
     with pytest.raises(SettingsError, match=f"{SCHEDULING}{mode}: .*one order on each device"):
-        xla_settings.check({"XLA_FLAGS": f"--xla_dump_to=/x {SCHEDULING}LHS {SCHEDULING}{mode}"}, processes, p2p)
+        xla_settings.check({"XLA_FLAGS": f"--xla_dump_to=/x {SCHEDULING}LHS {SCHEDULING}{mode}"}, processes, 1, p2p)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +31,12 @@ def test_concurrent_graphs_are_refused(mode, processes, p2p):
 )
 def test_memory_that_moves_behind_its_address_is_refused_where_it_is_shared(environment, named):
     with pytest.raises(SettingsError, match=f"{named}: .*JAXRING_P2P=staged"):
-        xla_settings.check(environment, 2, "direct")
-    for processes, p2p in ((2, "staged"), (2, "none"), (1, "direct")):
-        xla_settings.check(environment, processes, p2p)
+        xla_settings.check(environment, 2, 1, "direct")
+    for processes, p2p in ((1, "direct"), (1, "staged"), (2, "direct"), (2, "staged")):
+        with pytest.raises(SettingsError, match=f"{named}: .*process for each GPU, or set JAXRING_P2P=none"):
+            xla_settings.check(environment, processes, 2, p2p)
+    for processes, gpus, p2p in ((2, 1, "staged"), (2, 1, "none"), (1, 1, "direct"), (1, 2, "none"), (2, 2, "none")):
+        xla_settings.check(environment, processes, gpus, p2p)
 
 
 @pytest.mark.parametrize(
@@ -40,18 +44,25 @@ def test_memory_that_moves_behind_its_address_is_refused_where_it_is_shared(envi
     ["", "--xla_gpu_enable_command_buffer=", f"{SCHEDULING}LHS", f"{SCHEDULING}SERIALIZE {UPDATES}ALWAYS_UPDATE"],
 )
 def test_others_are_none_of_its_business(flags, tmp_path):
-    xla_settings.check({"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_ALLOCATOR": "bfc"}, 2, "direct")
-    xla_settings.check({"XLA_FLAGS": str(tmp_path / "absent")}, 2, "direct")
+    xla_settings.check({"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_ALLOCATOR": "bfc"}, 2, 2, "direct")
+    xla_settings.check({"XLA_FLAGS": str(tmp_path / "absent")}, 2, 2, "direct")
 
 
 def test_flags_in_a_file_count(tmp_path):
     (tmp_path / "flags").write_text(f"--xla_dump_to=/x\n{SCHEDULING}CONCURRENT\n")
     with pytest.raises(SettingsError, match="CONCURRENT"):
-        xla_settings.check({"XLA_FLAGS": str(tmp_path / "flags")}, 1, "direct")
+        xla_settings.check({"XLA_FLAGS": str(tmp_path / "flags")}, 1, 1, "direct")
 
 
 def test_the_engine_does_not_start_under_them(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"{SCHEDULING}CONCURRENT")
     monkeypatch.setattr(service, "_started", None)
     with pytest.raises(SettingsError, match="CONCURRENT"):
-        service.ensure_started(types.SimpleNamespace())
+        service.ensure_started(types.SimpleNamespace(), lambda native: Devices("cuda", {0: 0}, {0: 0}))
+
+
+def test_the_engine_counts_the_gpus_of_its_process(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"{UPDATES}NEVER_UPDATE")
+    monkeypatch.setattr(service, "_started", None)
+    with pytest.raises(SettingsError, match="use a process for each GPU"):
+        service.ensure_started(types.SimpleNamespace(), lambda native: Devices("cuda", {}, {0: 0, 1: 1}))
