@@ -45,6 +45,20 @@ def test_processes_share_a_gpu_under_jax(processes):
     run_job("shared", processes, 1)
 
 
+def _why_not_several() -> str:
+    if WHY_NOT:
+        return WHY_NOT
+    import jaxring._native_cuda as native
+
+    return "" if native.device_count() > 1 else "a process needs several GPUs, and there is one"
+
+
+@pytest.mark.skipif(bool(_why_not_several()), reason=_why_not_several())
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_process_with_several_gpus(processes):
+    run_job("several", processes, 2)
+
+
 @needs_gpu
 def test_copy_engines():
     run_job("copied", 2, 1)
@@ -79,6 +93,21 @@ def test_replays():
 @needs_gpu
 def test_processes_that_share_a_gpu_by_tcp():
     run_job("network", 2, 1, JAXRING_P2P="none", JAXRING_SHM_DISABLE="1")
+
+
+def _why_no_nic() -> str:
+    if WHY_NOT:
+        return WHY_NOT
+    from jaxring.topology.ports import ports
+
+    return "" if any(port.state == "active" for port in ports()[0]) else "there is no active RDMA port"
+
+
+@pytest.mark.skipif(bool(_why_no_nic()), reason=_why_no_nic())
+def test_gpudirect_rdma():
+    # Over one host's NIC, which its own messages go through. In a virtual machine it may seem far from the GPU.
+    environment = {"JAXRING_NET": "IB", "JAXRING_NET_GDR_LEVEL": "SYS", "JAXRING_DEBUG": "INFO"}
+    run_job("over_rdma", 2, 1, JAXRING_P2P="none", JAXRING_SHM_DISABLE="1", **environment)
 
 
 @needs_gpu

@@ -19,13 +19,14 @@ THREADS = 384
 
 
 def configure(process: int, processes: int, devices: int, port: int, survive: bool) -> None:
-    """One GPU for each process, the same one where there are fewer; ``survive``: other processes' ends."""
-    del devices
+    """``devices`` GPUs for each process, the same ones where there are fewer; ``survive``: other processes' ends."""
     jax.config.update("jax_platforms", "cuda,cpu")
+    gpus = [(process * devices + n) % native.device_count() for n in range(devices)]
     if processes > 1:
         jax.config.update("jax_enable_recoverability", survive)
-        gpu = process % native.device_count()
-        jax.distributed.initialize(f"127.0.0.1:{port}", processes, process, local_device_ids=[gpu])
+        jax.distributed.initialize(f"127.0.0.1:{port}", processes, process, local_device_ids=gpus)
+    else:
+        jax.config.update("jax_cuda_visible_devices", ",".join(map(str, gpus)))
 
 
 def start(**options) -> None:

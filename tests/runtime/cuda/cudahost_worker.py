@@ -21,6 +21,7 @@ from tests.runtime.cuda.cudahost_values import (
     collectives,
     copied,
     explained,
+    independent,
     joined,
     loop,
     memory,
@@ -106,10 +107,11 @@ CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol=
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))
 CASES["ordered"] = ordered
 CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), memory(), loop())
+CASES["several"] = lambda: (engine.start(), collectives(), explained("p2p"), memory(), loop())
 CASES["copied"] = lambda: (engine.start(), copied())
 CASES["switched"] = lambda: (start_apart(), switched())
 CASES["copied_switched"] = lambda: (start_apart(), copied(), switched())
-CASES["replays"] = lambda: (engine.start(), replays())
+CASES["replays"] = lambda: (engine.start(), replays(), independent())
 CASES["lost_writes"] = lambda: fails("ACS", lose_writes=True)
 CASES["no_export"] = lambda: fails("cannot be shared with other processes", no_export=True)
 CASES["no_import"] = lambda: fails("cannot map device memory", no_import=True)

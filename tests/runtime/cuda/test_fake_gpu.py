@@ -44,6 +44,7 @@ def test_both_native_modules_load_without_a_warning():
         ("sharded", 2, 2, {}),
         ("ring", 1, 4, {"JAXRING_CUDA_BULK_BYTES": "16"}),
         ("matrix", 1, 1, {}),
+        ("several", 1, 2, {}),
         ("shared", 2, 2, {}),
         ("shared", 2, 2, {"JAXRING_P2P": "staged"}),
         ("replays", 2, 2, {"JAXRING_CUDA_BULK_BYTES": "16"}),
