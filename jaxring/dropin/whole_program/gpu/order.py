@@ -1,8 +1,9 @@
 """The calls of a computation run one after another, in one order in all processes.
 
-Launches on a communicator must not overtake each other. On XLA's stream they cannot, but XLA makes a CUDA graph of a
-program, in which only those run one after another of which one writes what the other reads or writes. So each call
-takes the partition's number from the call before it, and hands it on in the same memory.
+XLA's scheduler is free to choose an order for calls that do not need each other, and all ranks of a communicator must
+begin its calls in the same one. So each call takes the partition's number from the call before it, and hands it on in
+the same memory. Without that no call overtakes another on one GPU either: XLA's stream, and under the settings that the
+engine accepts (`jaxring.runtime.cuda.xla_settings`) also its CUDA graphs, run one after another.
 """
 
 from __future__ import annotations
