@@ -39,8 +39,9 @@ BIN := $(VENV)/bin
 BUILD := build/$(notdir $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(abspath $(BIN)):$(PATH)
-# Tests start Python many hundreds of times: what is imported is compiled once, whatever the caller's environment says.
-unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
+# Tests start Python many hundreds of times: what is imported is compiled once, and most starts are forks of a process
+# with the same such variables (tests/starting), whatever the caller's environment says.
+unexport PYTHONPATH PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 # ThreadSanitizer of older compilers cannot start where the kernel randomises addresses widely.
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
