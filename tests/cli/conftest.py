@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests import starting
+
 
 @pytest.fixture
 def start(tmp_path):
@@ -18,7 +20,7 @@ def start(tmp_path):
         script = tmp_path / "script.py"
         script.write_text(text, encoding="utf-8")
         base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "PJRT_"))}
-        child = subprocess.Popen(
+        child = starting.Popen(
             [sys.executable, "-m", "jaxring.cli", "run", *options, str(script), *arguments],
             env=base | {"SCRATCH": str(tmp_path)} | (env or {}),
             stdout=subprocess.PIPE,

@@ -20,6 +20,7 @@ import jaxring
 from jaxring import _command as command
 from jaxring import settings
 from jaxring.cli import main
+from tests import starting
 
 SCRIPT = pathlib.Path(sys.executable).parent / "jaxring"
 WRONG = {"JAXRING_ALGOO": "x", "JAXRING_TIMEOUT": "never"}
@@ -31,9 +32,9 @@ def environment(**more):
     return kept | {"JAX_PLATFORMS": "cpu"} | more
 
 
-def start(*argv, **options):
+def start(*argv, popen=subprocess.Popen, **options):
     options.setdefault("env", environment())
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
 def finish(child):
@@ -157,7 +158,8 @@ def test_after_ctrl_c_or_its_like_there_is_what_was_measured_until_then(number, 
     number, saved = signal.Signals[f"SIG{number}"], tmp_path / "out.json"
     here = signal.signal(number, signal.SIG_DFL)  # under nohup the command would ignore SIGHUP
     try:
-        child = start(SCRIPT, *BENCH, *LONG, "--json", str(saved), env=environment(TMPDIR=str(short_folder)))
+        argv = [SCRIPT, *BENCH, *LONG, "--json", str(saved)]
+        child = start(*argv, popen=starting.Popen, env=environment(TMPDIR=str(short_folder)))
     finally:
         signal.signal(number, here)
     lines = []
@@ -182,6 +184,7 @@ HOSTS = """
 import contextlib, signal, sys
 from jaxring.bench.tuning import calibrate
 from jaxring.cli import main
+from tests import starting
 
 @contextlib.contextmanager
 def hosts_of(*_):
@@ -199,7 +202,8 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize("argv", [("tune",), ("bench", "--tuner")], ids=" ".join)
 def test_sigterm_leaves_no_hosts(argv):
     said = f"jaxring {argv[0]}: ended by SIGTERM\n"
-    assert finish(start(sys.executable, "-c", HOSTS, *argv)) == (143, "no host is left\n", said)
+    child = start(sys.executable, "-c", HOSTS, *argv, popen=starting.Popen)
+    assert finish(child) == (143, "no host is left\n", said)
 
 
 class _InterruptedAtRow(io.StringIO):

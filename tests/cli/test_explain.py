@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from jaxring.cli import main
 from jaxring.plan.choice import figures
 from jaxring.runtime.explain import Decision
+from tests import starting
 
 
 def test_the_choice_its_reason_and_the_candidates(capsys):
@@ -101,7 +101,7 @@ def test_an_algorithm_of_ones_own(tmp_path):
 
     def explain(*options, collective="all_reduce"):
         command = [sys.executable, "-m", "jaxring.cli", "explain", collective, "-n", "2x1", *options]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        return starting.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
 
     done = explain("--import", "mine", "--algorithm", "exchange", "--schedule")
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import types
 
@@ -15,6 +14,7 @@ from jaxring.plan.foreign import mscclpp_writer
 from jaxring.plan.schedule import Spec
 from jaxring.simulate.chakra import nodes
 from jaxring.trace import flight
+from tests import starting
 from tests.cli.test_explain import OWN
 from tests.plan.test_msccl import ring_all_reduce
 
@@ -151,14 +151,14 @@ def test_an_algorithm_that_a_module_registers(tmp_path):
     (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
     command = [sys.executable, "-m", "jaxring.cli", "simulate", "--cluster", "ethernet-25g", "--nodes", "2", "--json"]
     command += ["--import", "mine", "--algorithm", "exchange,ring"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    done = starting.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     own, ring = json.loads(done.stdout)
     assert (own["algorithm"], ring["algorithm"]) == ("exchange", "ring")
     # Whole inputs pass each other once; the ring's halves pass each other twice, in as many bytes.
     assert own["bus_gbs"] == pytest.approx(ring["bus_gbs"], rel=0.1)
     command[-1] = "failing"
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    done = starting.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert 'mine.py", line 19, in failing\n' in done.stderr
 
 
