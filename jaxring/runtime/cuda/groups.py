@@ -77,6 +77,8 @@ class Group:
         self._prefix = f"jaxring/cuda/{name}/"
         self._store, self._timeout_s = store, timeout_s
         self._said: dict[str, Location | None] = {}
+        # Of each meeting who has come, as far as this process knows, and a lock for its threads that come to it.
+        self._met: dict[str, tuple[threading.Lock, set[int]]] = {}
         self._ready = self._landed = self._multicast = False
         self._location = native.Location
         self._nothing: Location = native.Location(region=0, offset=0)
@@ -168,17 +170,30 @@ class Group:
         then runs no kernel of it while another one still waits for a mapping, which a driver may make only when no
         kernel runs.
         """
-        if not self.near:
+        store = self._store
+        if store is None or not self.near:
             first()
             return
-
-        def told() -> Location:
-            first()
-            return self._nothing
-
-        self._say(f"met/{key}/{self._own}", told)
-        for process in self.near:
-            self._hear(f"met/{key}/{process}")
+        # Every loading of a program has a key. So there is an entry for each reader, who deletes it.
+        folder = f"{self._prefix}met/{key}"
+        lock, met = self._met.setdefault(key, (threading.Lock(), set()))
+        with lock:
+            if self._own not in met:
+                said = b""
+                try:
+                    self._do(first)
+                    met.add(self._own)
+                except JoinError as error:
+                    said = _FAILED + str(error).encode()
+                    raise
+                finally:
+                    for process in self.near:
+                        store.replace(f"{folder}/{self._own}/{process}/said", said)
+            for process in [process for process in self.near if process not in met]:
+                said = store.get(f"{folder}/{process}/{self._own}/said", self._timeout_s)
+                store.delete(f"{folder}/{process}/{self._own}")
+                _raise_failure(said)
+                met.add(process)
 
     def multicast(self, nbytes: int) -> None:
         """Make multicast memory for all ranks, once: ``nbytes`` of each. Raises JoinError that names rank and step."""
@@ -236,8 +251,12 @@ class Group:
         if self._store is None:
             raise JoinError(f"{key} was not offered")
         said_there = self._store.get(self._prefix + key, self._timeout_s)
-        if said_there.startswith(_FAILED):
-            raise JoinError(said_there.removeprefix(_FAILED).decode())
+        _raise_failure(said_there)
         region, offset = said_there.split()
         found: Location = self._location(region=int(region), offset=int(offset))
         return found
+
+
+def _raise_failure(said: bytes) -> None:
+    if said.startswith(_FAILED):
+        raise JoinError(said.removeprefix(_FAILED).decode())

@@ -11,8 +11,10 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring import _compat
 from jaxring.runtime import schedules
 from jaxring.settings import settings
+from jaxring.world.store import JaxStore
 from tests.runtime.cuda.cudahost_engine import (
     RANKS,
     REAL,
@@ -242,13 +244,16 @@ def independent():
 
 
 def traced_again():
-    """A program that is traced again has the plans that there are."""
+    """A program that is traced again has the plans that there are, and leaves nothing in the job's store."""
     rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17
     plans = []
     for _ in range(3):
         check(lambda v: jaxring.all_reduce(v, "d"), rows, np.broadcast_to(rows.sum(0), rows.shape))
         plans.append(engine.native.counters()["plans"])
     assert plans == plans[:1] * 3, plans
+    if processes > 1:
+        _compat.distributed_state().client.wait_at_barrier("traced_again", 60_000)
+        assert not [key for key in JaxStore().list("jaxring/cuda/") if "/met/" in key]
 
 
 def ordered():

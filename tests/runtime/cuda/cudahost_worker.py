@@ -106,7 +106,7 @@ CASES["sharded"] = lambda: (engine.start(), sharded())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))
 CASES["ordered"] = ordered
-CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), memory(), loop())
+CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), memory(), loop(), traced_again())
 CASES["several"] = lambda: (engine.start(), collectives(), explained("p2p"), memory(), loop())
 CASES["copied"] = lambda: (engine.start(), copied())
 CASES["switched"] = lambda: (start_apart(), switched())
