@@ -12,6 +12,7 @@ import pytest
 
 from jaxring.bench import hosts as bench_hosts
 from jaxring.errors import JaxringError
+from tests import starting
 from tests.stress.stress_jobs import environment, member
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Hosts(bench_hosts.Hosts):
         started = []
         for process, host in enumerate(placement):
             command = self.command(host, job.folder, python)
-            started.append(job.start(command, member(env, coordinator, len(placement), process)))
+            at = starting.Host(self.names[host], f"host{host}", str(job.folder / "hosts"), python)
+            started.append(job.start(command, member(env, coordinator, len(placement), process), at))
         return started
 
     def drop_connections_to(self, host: int) -> None:

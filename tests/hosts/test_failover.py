@@ -47,6 +47,7 @@ def wait_for(job, process, words):
 
 
 @pytest.mark.parametrize("net", ["Socket", "TLS"])
+@pytest.mark.sampled(2)
 def test_a_link_that_fails_and_comes_back_is_logged_and_no_call_fails(tmp_path, net):
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
         started = start(made, job, tmp_path, JAXRING_NET=net, JAXRING_DEBUG="INFO")

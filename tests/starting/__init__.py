@@ -15,5 +15,6 @@ this one: the processes of a job are forks, too.
 from __future__ import annotations
 
 from tests.starting.popen import Popen, run
+from tests.starting.request import Host
 
-__all__ = ["Popen", "run"]
+__all__ = ["Host", "Popen", "run"]

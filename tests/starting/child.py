@@ -15,6 +15,7 @@ import random
 import resource
 import runpy
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -25,6 +26,8 @@ from typing import Any
 from tests.starting import request
 
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x00020000, 0x04000000, 0x40000000
+_MS_BIND, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x1000, 0x4000, 0x80000, 2
 # sys.path of a Python without PYTHONPATH, but for its first entry. Set by the server.
 PATH: list[str] = []
 # Where `begin` replies; the space between this process's memory and that of others like it.
@@ -56,6 +59,8 @@ def become(asked: dict[str, Any], descriptors: list[int], between: int, hello: d
             os.setpgid(0, asked["group"])
         reply = _take_descriptors(descriptors, targets)
         _kept["reply"] = reply
+        if asked["host"] is not None:
+            _enter(request.Host(*asked["host"]))
         os.chdir(asked["cwd"])
         _take_limits(asked)
         _take_signals(asked)
@@ -156,6 +161,24 @@ def _close_but(kept: set[int]) -> None:
                 os.close(int(name))
             except OSError:  # that of the listing
                 continue
+
+
+def _enter(host: request.Host) -> None:
+    """As `ip netns exec` does and what follows it in the host's command (`jaxring.bench.hosts`)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: Any) -> None:
+        if getattr(libc, name)(*arguments) < 0:
+            raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}", host.namespace)
+
+    with pathlib.Path("/var/run/netns", host.namespace).open() as namespace:
+        call("setns", namespace.fileno(), _CLONE_NEWNET)
+    call("unshare", _CLONE_NEWNS | _CLONE_NEWUTS)
+    call("mount", b"", b"/", b"none", ctypes.c_ulong(_MS_SLAVE | _MS_REC), None)
+    call("umount2", b"/sys", _MNT_DETACH)
+    call("mount", os.fsencode(host.namespace), b"/sys", b"sysfs", ctypes.c_ulong(0), None)
+    call("mount", os.fsencode(host.names), b"/etc/hosts", None, ctypes.c_ulong(_MS_BIND), None)
+    socket.sethostname(host.name)
 
 
 def _take_limits(asked: dict[str, Any]) -> None:

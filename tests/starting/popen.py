@@ -156,19 +156,21 @@ class Popen(_REAL):
     """subprocess.Popen, by a fork where that can be the same.
 
     `forked` says whether it is one. `starts`: whether it may start processes that import JAX; None for what its command
-    says (`request.starts_others`).
+    says (`request.starts_others`). `host`: where a fork is to be, and what it is to run there, for a command that does
+    both itself.
     """
 
     forked = False
 
-    def __init__(self, *args: Any, starts: bool | None = None, **kwargs: Any) -> None:
-        self._starts = starts
+    def __init__(self, *args: Any, starts: bool | None = None, host: request.Host | None = None, **kwargs: Any) -> None:
+        self._starts, self._host = starts, host
         super().__init__(*args, **kwargs)
 
     def _execute_child(self, *args: Any, **kwargs: Any) -> None:
         given = inspect.signature(_REAL._execute_child).bind(self, *args, **kwargs).arguments
-        asked = _asked(given)
+        asked = _asked(given if self._host is None else given | {"args": self._host.argv})
         if asked is not None:
+            asked["host"] = self._host
             asked["starts"] = request.starts_others(asked["argv"]) if self._starts is None else self._starts
             with servers.lock:
                 self.forked = self._fork(asked, given)

@@ -50,6 +50,18 @@ _LIMITS = tuple(sorted({number for name, number in vars(resource).items() if nam
 _STARTS = {"run", "bench"}
 
 
+class Host(NamedTuple):
+    """Of a command that runs `argv` on a host that `jaxring.bench.hosts` has made: what it does before.
+
+    `names`: the file that is /etc/hosts there.
+    """
+
+    namespace: str
+    name: str
+    names: str
+    argv: Sequence[str]
+
+
 class Program(NamedTuple):
     """What Python is to run: `kind` is c for a text, m for a module, f for a file.
 

@@ -61,10 +61,13 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: list[str], env: dict[str, str], host: starting.Host | None = None
+    ) -> subprocess.Popen[bytes]:
+        """`host`: what the command does, where that is to run Python on a host."""
         name = f"process{len(self._processes)}"
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
-            process = starting.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            process = starting.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, host=host)
         self._processes.append(process)
         return process
 
