@@ -113,6 +113,7 @@ def commands(folder, text):
 
 
 @pytest.mark.parametrize("kind", ["text", "module", "safe", "file", "link", "safe file"])
+@pytest.mark.sampled(3)
 def test_it_is_in_the_same_surroundings(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -123,6 +124,7 @@ def test_it_is_in_the_same_surroundings(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.sampled(3)
 def test_options_of_a_call_do_the_same(options):
     forked, started = both([sys.executable, "-c", SURROUNDINGS], **options)
     assert not differences(forked, started)
@@ -159,6 +161,7 @@ ENDS = {
 
 @pytest.mark.parametrize("kind", ["text", "module", "file"])
 @pytest.mark.parametrize("text", ENDS.values(), ids=ENDS.keys())
+@pytest.mark.sampled(4)
 def test_it_ends_in_the_same_way(kind, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
