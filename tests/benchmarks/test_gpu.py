@@ -15,7 +15,7 @@ import pytest
 from benchmarks.gpu import measure, suite, summary
 from benchmarks.gpu.suite import Stage
 from jaxring.plan.schedule import Spec
-from tests import ROOT
+from tests import ROOT, starting
 
 FAKE = os.environ.get("TEST_CUDA_FAKE", "")
 
@@ -175,7 +175,7 @@ def measured(folder, *options):
     command = [sys.executable, "-m", "benchmarks.gpu.measure", "--module", FAKE, "--rows", str(rows), *options]
     few = ["--ranks", "2", "--sizes", "1K", "--lanes", "2", "--threads", "64", "--launches", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    subprocess.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
+    starting.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
     _, found = summary.read(folder)
     assert found[0]["name"] == "fake"
     return found
@@ -216,6 +216,6 @@ def test_it_measures_jnp(tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu.peers", "jnp", "--rows", str(rows)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     few = ["--ranks", "2", "--sizes", "1K", "--launches", "1"]
-    subprocess.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
+    starting.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
     _, found = summary.read(tmp_path)
     assert [(r["what"], r["ranks"], r["bytes"]) for r in found] == [("to_one", 2, 1024), ("to_all", 2, 1024)]

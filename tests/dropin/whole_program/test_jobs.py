@@ -30,7 +30,7 @@ print(step(x))
 
 
 def run(script, *options, **environment):
-    base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "XLA_", "PJRT_"))}
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "PJRT_"))}
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2", *options]
     done = starting.run(
         [*command, str(script)], env=base | environment, capture_output=True, text=True, timeout=120, check=False
