@@ -48,8 +48,10 @@ void BindCommunicator(nb::module_& m) {
       .def_ro("region", &Location::region)
       .def_ro("offset", &Location::offset);
   nb::class_<Communicator>(m, "Communicator", "A group of ranks and its memory on this process's devices.")
-      .def("local", &Communicator::local, nb::arg("rank"))
-      .def("members", &Communicator::Members, nb::arg("rank"))
+      .def(
+          "local", [](const Communicator& c, int rank) { return c.ranks().local(rank); }, nb::arg("rank"))
+      .def(
+          "members", [](const Communicator& c, int rank) { return c.ranks().Members(rank); }, nb::arg("rank"))
       .def(
           "offer_arena", [](Communicator& c, int rank) { return c.OfferArena(rank); }, nb::arg("rank"),
           nb::call_guard<nb::gil_scoped_release>())
@@ -78,17 +80,18 @@ void BindCommunicator(nb::module_& m) {
           nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::arg("theirs"),
           nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "offer_staging", [](Communicator& c, int rank, uint64_t bytes) { return c.OfferStaging(rank, bytes); },
+          "offer_staging",
+          [](Communicator& c, int rank, uint64_t bytes) { return c.memory().OfferStaging(rank, bytes); },
           nb::arg("rank"), nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "enter_staging",
-          [](Communicator& c, int rank, int peer, Location theirs) { c.EnterStaging(rank, peer, theirs); },
+          [](Communicator& c, int rank, int peer, Location theirs) { c.memory().EnterStaging(rank, peer, theirs); },
           nb::arg("rank"), nb::arg("peer"), nb::arg("theirs"), nb::call_guard<nb::gil_scoped_release>())
       .def(
           "offer_replacements",
           [](Communicator& c, int rank, uint64_t in_bytes, uint64_t out_bytes) {
-            c.OfferReplacement(rank, Communicator::Role::kInput, in_bytes);
-            c.OfferReplacement(rank, Communicator::Role::kOutput, out_bytes);
+            c.memory().OfferReplacement(rank, GroupMemory::Role::kInput, in_bytes);
+            c.memory().OfferReplacement(rank, GroupMemory::Role::kOutput, out_bytes);
           },
           nb::arg("rank"), nb::arg("in_bytes"), nb::arg("out_bytes"), nb::call_guard<nb::gil_scoped_release>(),
           "Memory for launches whose own buffers the other processes have not mapped.")

@@ -45,7 +45,7 @@ void PlanBuilder::AddLocal(int rank, const nb::bytes& steps, const nb::bytes& la
 std::shared_ptr<LaunchPlan> PlanBuilder::Finish(std::shared_ptr<Communicator> communicator) {
   if (made_ && &made_->communicator() == communicator.get()) return made_;
   for (const auto& [table, members] : locals) {
-    if (members && communicator->Members(table.rank).size() > kMaxStepPeers) {
+    if (members && communicator->ranks().Members(table.rank).size() > kMaxStepPeers) {
       throw std::invalid_argument("more than 65 ranks that share memory: set JAXRING_P2P=none or use fewer");
     }
   }

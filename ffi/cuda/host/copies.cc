@@ -13,13 +13,13 @@ constexpr uint64_t kAlignment = 256;
 Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& moves, std::vector<int> arrivals,
                uint64_t block_bytes, int in_blocks, int out_blocks)
     : gpu_(communicator.gpu()),
-      device_(communicator.spec().ranks.at(rank).device),
-      staging_(communicator.StagingBuffer(rank, rank)),
+      device_(communicator.ranks().spec().ranks.at(rank).device),
+      staging_(communicator.memory().StagingBuffer(rank, rank)),
       block_(block_bytes),
-      slice_(std::min(block_bytes, communicator.staging_bytes() / out_blocks / kAlignment * kAlignment)),
+      slice_(std::min(block_bytes, communicator.memory().staging_bytes() / out_blocks / kAlignment * kAlignment)),
       arrivals_(std::move(arrivals)) {
   if (slice_ == 0 && block_ != 0) {
-    throw std::invalid_argument("the staging buffer of " + std::to_string(communicator.staging_bytes()) +
+    throw std::invalid_argument("the staging buffer of " + std::to_string(communicator.memory().staging_bytes()) +
                                 " bytes has no room for a slice of each block");
   }
   for (const Move& move : moves) {
@@ -29,7 +29,7 @@ Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& mo
     if (move.peer == rank) {
       own_.push_back(move);
     } else {
-      puts_.push_back({move.from, communicator.StagingBuffer(rank, move.peer) + move.to * slice_});
+      puts_.push_back({move.from, communicator.memory().StagingBuffer(rank, move.peer) + move.to * slice_});
     }
   }
   for (int block : arrivals_) {

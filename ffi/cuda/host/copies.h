@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/host/communicator.h"
+#include "cuda/host/group/communicator.h"
 
 namespace jaxring::cuda {
 

@@ -145,7 +145,7 @@ void Runtime::CheckPlans() {
   for (bool causes_only : {true, false}) {
     if (!any) break;
     for (auto& plan : plans) {
-      if (plan->communicator().Broken(&why)) continue;
+      if (plan->communicator().health().Broken(&why)) continue;
       const std::string fault = plan->Fault(causes_only);
       if (fault.empty()) continue;
       // Reported first: Break fails other calls, and the report must come before the process can end because of them.
@@ -155,20 +155,20 @@ void Runtime::CheckPlans() {
     }
   }
   for (auto& [name, communicator] : communicators) {
-    if (communicator->Broken(&why)) continue;
-    if (const std::string damage = communicator->Damage(); !damage.empty()) {
+    if (communicator->health().Broken(&why)) continue;
+    if (const std::string damage = communicator->health().Damage(); !damage.empty()) {
       Report(damage);
-      communicator->Break(damage);
+      communicator->health().Break(damage);
       TellPeers(*communicator, damage);
       continue;
     }
     // A peer may have reported a failure, and its kernels wait for messages that this process's will not send.
-    if (const auto told = network_.failures().Find(communicator->key())) {
+    if (const auto told = network_.failures().Find(communicator->ranks().key())) {
       Report(told->message);
-      communicator->Break(told->message);
+      communicator->health().Break(told->message);
       continue;
     }
-    for (int peer : communicator->peers()) {
+    for (int peer : communicator->ranks().peers()) {
       std::string end;
       // A process that ends in good order has said so before, with its exit code.
       auto reason = [](const LinkEnd& ended) {
@@ -188,7 +188,7 @@ void Runtime::CheckPlans() {
       // A process that ended in good order has finished its part of every operation that it began; only later ones
       // fail.
       if (network_.peers().Crashed(peer)) Report(text);
-      communicator->Break(text);
+      communicator->health().Break(text);
       try {
         communicator->MarkPeerDead(peer);
       } catch (const std::exception& error) {
@@ -200,7 +200,7 @@ void Runtime::CheckPlans() {
 }
 
 void Runtime::TellPeers(const Communicator& communicator, const std::string& fault) {
-  network_.SpreadFailure(communicator.key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
+  network_.SpreadFailure(communicator.ranks().key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
 }
 
 void Runtime::Abort(const std::string& reason, bool tell) {
@@ -211,8 +211,8 @@ void Runtime::Abort(const std::string& reason, bool tell) {
     communicators = communicators_;
   }
   for (auto& [name, communicator] : communicators) {
-    communicator->Break(reason);
-    if (tell && !communicator->peers().empty()) TellPeers(*communicator, reason);
+    communicator->health().Break(reason);
+    if (tell && !communicator->ranks().peers().empty()) TellPeers(*communicator, reason);
   }
   // Both threads read pinned memory, so they must stop before CUDA unmaps it.
   if (monitor_.joinable()) monitor_.join();

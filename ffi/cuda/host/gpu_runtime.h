@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "cuda/host/communicator.h"
 #include "cuda/host/gpu_site.h"
+#include "cuda/host/group/communicator.h"
 #include "cuda/host/launcher.h"
 #include "cuda/host/memory/regions.h"
 #include "cuda/host/network/proxy.h"

@@ -22,7 +22,7 @@ std::map<int, std::string> Site::ShareBuffers(int group, Communicator& communica
   }
   std::map<int, std::string> how;
   for (const auto& [rank, own] : buffers) {
-    how.emplace(rank, communicator.ShareBuffers(rank, own.in, own.in_bytes, own.out, own.out_bytes));
+    how.emplace(rank, communicator.memory().ShareBuffers(rank, own.in, own.in_bytes, own.out, own.out_bytes));
   }
   return how;
 }
@@ -131,7 +131,7 @@ jaxring::Status Site::RunOnSideStream(LaunchPlan& plan, int rank, int device, co
   try {
     if (out_bytes == 0) return plan.Launch(rank, in, out, in_bytes, out_bytes, stream, nullptr, epilogue);
     SideStreams& side_streams = runtime_->side_streams();
-    void* side = side_streams.Fork(device, plan.communicator().spec().ranks[rank].device, stream);
+    void* side = side_streams.Fork(device, plan.communicator().ranks()[rank].device, stream);
     jaxring::Status status = plan.Launch(rank, in, out, in_bytes, out_bytes, side, nullptr, epilogue);
     side_streams.Started(device, out);  // even if it failed: a capture must join the side stream again
     return status;

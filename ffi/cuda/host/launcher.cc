@@ -40,7 +40,7 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
     : communicator_(std::move(communicator)),
       spec_(std::move(spec)),
       range_(spec_.range.empty() ? spec_.what : spec_.range) {
-  const CommunicatorSpec& group = communicator_->spec();
+  const CommunicatorSpec& group = communicator_->ranks().spec();
   if (static_cast<uint32_t>(spec_.nlanes) > group.lanes) {
     throw std::invalid_argument(spec_.what + ": the plan has " + std::to_string(spec_.nlanes) +
                                 " lanes, its communicator only " + std::to_string(group.lanes));
@@ -73,7 +73,7 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
                                 " bytes is too small for a message");
   }
   tile_ = std::min(slice_ * (wire.slots / 2), (std::max(slice_, longest) + slice_ - 1) / slice_ * slice_);
-  communicator_->Describe(spec_.call, spec_.what);
+  communicator_->health().Describe(spec_.call, spec_.what);
 }
 
 // Tables and records are not freed: captured graphs use them, and only XLA knows when a graph is gone.
@@ -82,9 +82,9 @@ LaunchPlan::~LaunchPlan() = default;
 void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   const int rank = table.rank;
   Gpu& gpu = communicator_->gpu();
-  const CommunicatorSpec& group = communicator_->spec();
+  const CommunicatorSpec& group = communicator_->ranks().spec();
   const int device = group.ranks.at(rank).device;
-  const std::vector<int> members = communicator_->Members(rank);
+  const std::vector<int> members = communicator_->ranks().Members(rank);
   std::vector<uint32_t> route;
   for (int32_t peer : table.peers) {
     const int other = Peer::rank(peer);
@@ -127,7 +127,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.route = Upload(gpu, device, route);
   args.piece_begin = Upload(gpu, device, piece_begin);
   const uint64_t scratch = ScratchBytes(tile_, element, widening_) * spec_.scratch_chunks * spec_.nlanes;
-  if (scratch != 0) args.scratch = communicator_->Scratch(rank, scratch);
+  if (scratch != 0) args.scratch = communicator_->memory().Scratch(rank, scratch);
   args.block_elements = spec_.block_elements;
   args.tiles = shape.Tiles();
   args.tile_elements = tile_;
@@ -145,15 +145,15 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.op = spec_.op;
   args.reduces = spec_.reduces;
   if (spec_.bulk_bytes != 0 && gpu.Info(device).major >= 9) args.bulk_bytes = spec_.bulk_bytes;
-  local.status = communicator_->NewStatus();
+  local.status = communicator_->memory().NewStatus();
   args.status = local.status;
   args.state = reinterpret_cast<LaunchState*>(gpu.Allocate(device, sizeof(LaunchState)));
   args.trap = spec_.trap;
   local.members = memory;
   if (memory) {
-    if (communicator_->one_process()) local.others = communicator_->OtherDevices(rank);
-    local.replace_in = communicator_->FindReplacement(rank, Communicator::Role::kInput, in_bytes());
-    local.replace_out = communicator_->FindReplacement(rank, Communicator::Role::kOutput, out_bytes());
+    if (communicator_->ranks().one_process()) local.others = communicator_->ranks().OtherDevices(rank);
+    local.replace_in = communicator_->memory().FindReplacement(rank, GroupMemory::Role::kInput, in_bytes());
+    local.replace_out = communicator_->memory().FindReplacement(rank, GroupMemory::Role::kOutput, out_bytes());
   }
   if (spec_.half != Half::kBoth) AddMail(local, table);
   if (spec_.multicast) {
@@ -180,7 +180,7 @@ LaunchPlan::Local* LaunchPlan::Find(int rank) {
 }
 
 void LaunchPlan::AddMail(Local& local, const RankTable& table) const {
-  const WireShape wire = spec_.header_ring->spec().wires[static_cast<int>(Protocol::kSimple)];
+  const WireShape wire = spec_.header_ring->ranks().spec().wires[static_cast<int>(Protocol::kSimple)];
   local.mail = {nullptr, spec_.check, wire.slot_bytes, wire.slots, spec_.half == Half::kSend};
   if (table.peers.empty()) return;
   const int peer = Peer::rank(table.peers.front());
@@ -213,7 +213,7 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
       return true;
     }
   }
-  const uint32_t number = communicator_->regions().TryShare(allocation, communicator_->processes());
+  const uint32_t number = communicator_->regions().TryShare(allocation, communicator_->ranks().processes());
   if (number == 0) return false;
   MutexLock lock(mutex_);
   local.known[allocation.id] = number;
@@ -243,7 +243,7 @@ bool LaunchPlan::Reached(Local& local, const void* pointer, uint64_t bytes) {
 void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged) {
   args->in = static_cast<const char*>(in);
   args->out = static_cast<char*>(out);
-  const bool own = !local.members || communicator_->one_process();
+  const bool own = !local.members || communicator_->ranks().one_process();
   if (own && (local.others.empty() || (Reached(local, in, in_bytes()) && Reached(local, out, out_bytes())))) {
     args->in_region = args->out_region = 0;
     args->in_offset = reinterpret_cast<uint64_t>(in);
@@ -278,7 +278,8 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
 
 jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes,
                                    void* stream, const RaggedVectors* vectors, const EpilogueBuffers* epilogue) {
-  if (std::string why; communicator_->Broken(&why) || (spec_.header_ring && spec_.header_ring->Broken(&why))) {
+  if (std::string why;
+      communicator_->health().Broken(&why) || (spec_.header_ring && spec_.header_ring->health().Broken(&why))) {
     return jaxring::Status::Error(Code::kUnavailable, spec_.what + ": an earlier operation failed: " + why);
   }
   if (!spec_.ragged_row && (in_bytes != this->in_bytes() || out_bytes != this->out_bytes())) {
@@ -326,7 +327,7 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
 void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors,
                          const EpilogueBuffers* epilogue, uint64_t in_bytes, uint64_t out_bytes, void* stream) const {
   Gpu& gpu = communicator_->gpu();
-  const int device = communicator_->spec().ranks[rank].device;
+  const int device = communicator_->ranks()[rank].device;
   if (local.multicast) return gpu.LaunchMulticast(device, *local.multicast, args, spec_.threads, stream);
   if (spec_.fused) return gpu.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
   if (spec_.epilogue) {
@@ -348,8 +349,8 @@ void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedV
 }
 
 void LaunchPlan::Break(const std::string& why) {
-  communicator_->Break(why);
-  if (spec_.header_ring) spec_.header_ring->Break(why);
+  communicator_->health().Break(why);
+  if (spec_.header_ring) spec_.header_ring->health().Break(why);
 }
 
 std::string LaunchPlan::Fault(bool causes_only) const {
@@ -359,11 +360,11 @@ std::string LaunchPlan::Fault(bool causes_only) const {
   for (const auto& [rank, local] : locals_) {
     // Before `fault` is set, a kernel may still be writing the other fields.
     if (__atomic_load_n(&local.status->fault, __ATOMIC_ACQUIRE) == 0) continue;
-    const auto& ranks = communicator_->spec().ranks;
+    const auto& ranks = communicator_->ranks().spec().ranks;
     const int32_t peer = local.status->peer;
     const bool known = peer >= 0 && peer < static_cast<int32_t>(ranks.size());
     const std::string text = Sentence(*local.status, ranks[rank].name, known ? ranks[peer].name : "nobody",
-                                      communicator_->Described(local.status->number));
+                                      communicator_->health().Described(local.status->number));
     if (!Follows(*local.status)) return spec_.what + ": " + text;
     consequence = spec_.what + ": " + text;
   }

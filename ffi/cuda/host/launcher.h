@@ -11,8 +11,8 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "cuda/host/communicator.h"
 #include "cuda/host/copies.h"
+#include "cuda/host/group/communicator.h"
 #include "cuda/host/ranges.h"
 #include "engine/operation/operation.h"
 #include "plan/plan.h"
@@ -95,8 +95,8 @@ class LaunchPlan {
     bool members;                        // whether other ranks address its buffers
     std::map<uint64_t, uint32_t> known;  // allocation id -> region that the whole domain has mapped; under mutex_
     std::vector<int> others;             // devices of this process that address the buffers
-    const Communicator::Replacement* replace_in;  // nullptr if there is none
-    const Communicator::Replacement* replace_out;
+    const GroupMemory::Replacement* replace_in;  // nullptr if there is none
+    const GroupMemory::Replacement* replace_out;
     std::optional<Copies> copies;        // instead of a kernel
     std::optional<Multicast> multicast;  // the multicast memory of such a kernel
   };

@@ -88,10 +88,10 @@ void Clock(Gpu& gpu, Ranks& ranks, int launches, Timed timed, Launch launch, Awa
 // Buffers for each of the plan's ranks.
 Ranks MakeRanks(LaunchPlan& plan) {
   Communicator& group = plan.communicator();
-  const auto& infos = group.spec().ranks;
+  const auto& infos = group.ranks().spec().ranks;
   Ranks ranks;
   for (size_t r = 0; r < infos.size(); ++r) {
-    if (!group.local(static_cast<int>(r))) {
+    if (!group.ranks().local(static_cast<int>(r))) {
       throw std::invalid_argument("a standalone run needs all ranks in this process, and rank " + std::to_string(r) +
                                   " is in another");
     }

@@ -72,7 +72,10 @@ class FakeGpu final : public Gpu {
     close(it->second.fd);
     own_.erase(it);
   }
-  char* AllocatePinned(uint64_t bytes) override { return Allocate(-1, bytes); }
+  char* AllocatePinned(uint64_t bytes) override {
+    if (prepared_ == 0) throw GpuError("pinned memory before a device is prepared, for which CUDA uses device 0");
+    return Allocate(-1, bytes);
+  }
   void FreePinned(char* memory) override { Free(-1, memory); }
 
   std::string WhyNotDirect(int) override { return options().no_direct ? "the driver reports no GPUDirect RDMA" : ""; }

@@ -227,19 +227,19 @@ inline std::shared_ptr<cuda::Communicator> Join(Processes& here, const GroupShap
   const std::string prefix = shape.name + "/";
   const int ranks = static_cast<int>(shape.process.size());
   for (int r = 0; r < ranks; ++r) {
-    if (group->local(r)) here.store->Set(prefix + "arena/" + std::to_string(r), Text(group->OfferArena(r)));
+    if (group->ranks().local(r)) here.store->Set(prefix + "arena/" + std::to_string(r), Text(group->OfferArena(r)));
   }
   for (int r = 0; r < ranks; ++r) {
-    if (!group->local(r)) continue;
-    for (int m : group->Members(r)) {
+    if (!group->ranks().local(r)) continue;
+    for (int m : group->ranks().Members(r)) {
       group->EnterArena(r, m, ToLocation(here.store->Get(prefix + "arena/" + std::to_string(m))));
     }
     group->Probe(r);
     here.store->Set(prefix + "probed/" + std::to_string(r), "");
   }
   for (int r = 0; r < ranks; ++r) {
-    if (!group->local(r)) continue;
-    for (int m : group->Members(r)) here.store->Get(prefix + "probed/" + std::to_string(m));
+    if (!group->ranks().local(r)) continue;
+    for (int m : group->ranks().Members(r)) here.store->Get(prefix + "probed/" + std::to_string(m));
     group->Verify(r);
   }
   return group;
@@ -251,7 +251,7 @@ inline void Connect(Processes& here, cuda::Communicator& group, const GroupShape
   std::set<std::pair<int, int>> offered;
   for (bool offer : {true, false}) {
     for (const RankTable& table : schedule.tables) {
-      if (!group.local(table.rank)) continue;
+      if (!group.ranks().local(table.rank)) continue;
       for (int32_t listed : table.peers) {
         const int peer = Peer::rank(listed);
         if (Peer::memory(listed) || peer == table.rank || group.Connected(table.rank, peer, shape.protocol)) continue;
@@ -307,15 +307,15 @@ inline std::shared_ptr<cuda::LaunchPlan> PlanOf(Processes& here, const std::shar
   static int number = 0;  // the same in all processes
   ++number;
   for (int r = 0; r < schedule.ranks() && !spec.multicast; ++r) {
-    if (!group->local(r) || !UsesMemory(schedule, shape.domain, r)) continue;
+    if (!group->ranks().local(r) || !UsesMemory(schedule, shape.domain, r)) continue;
     const uint64_t bytes = block * ElementBytes(dtype);
-    group->OfferReplacement(r, cuda::Communicator::Role::kInput, schedule.in_blocks * bytes);
-    group->OfferReplacement(r, cuda::Communicator::Role::kOutput, schedule.out_blocks * bytes);
+    group->memory().OfferReplacement(r, cuda::GroupMemory::Role::kInput, schedule.in_blocks * bytes);
+    group->memory().OfferReplacement(r, cuda::GroupMemory::Role::kOutput, schedule.out_blocks * bytes);
   }
   Meet(here, "planned " + std::to_string(number));
   auto plan = std::make_shared<cuda::LaunchPlan>(group, spec);
   for (const RankTable& table : schedule.tables) {
-    if (group->local(table.rank)) plan->AddLocal(table, UsesMemory(schedule, shape.domain, table.rank));
+    if (group->ranks().local(table.rank)) plan->AddLocal(table, UsesMemory(schedule, shape.domain, table.rank));
   }
   return plan;
 }

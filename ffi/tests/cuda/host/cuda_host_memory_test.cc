@@ -105,8 +105,8 @@ void MapsBehindKernels(Processes& here) {
 void OneFailedMapping(Processes& here) {
   cuda::fake::options().no_import_of = BytesOf(Find("all_reduce direct 1x2 x1"), 50'000);
   Unmapped large(here, 50'000);
-  const std::string how = large.group->ShareBuffers(here.own, large.buffers->in, large.plan->in_bytes(),
-                                                    large.buffers->out, large.plan->out_bytes());
+  const std::string how = large.group->memory().ShareBuffers(here.own, large.buffers->in, large.plan->in_bytes(),
+                                                             large.buffers->out, large.plan->out_bytes());
   const std::string peer = std::to_string(1 - here.own), own = std::to_string(here.own);
   CHECK_EQ(how, "staged: the input of rank " + own + " is not shared, since process " + peer +
                     " cannot map device memory of process " + own + ": cuMemMap: out of memory (2)");
@@ -117,8 +117,8 @@ void OneFailedMapping(Processes& here) {
   CHECK_EQ(large.plan->staged_launches(), 3u);
   CHECK_EQ(here.runtime->Counters()["failed_mappings"], 1u);
   Unmapped small(here, 1000);
-  const std::string shared = small.group->ShareBuffers(here.own, small.buffers->in, small.plan->in_bytes(),
-                                                       small.buffers->out, small.plan->out_bytes());
+  const std::string shared = small.group->memory().ShareBuffers(here.own, small.buffers->in, small.plan->in_bytes(),
+                                                                small.buffers->out, small.plan->out_bytes());
   CHECK_EQ(shared, "shared by file descriptor");
   Meet(here, "shared");
   small.Launch(0);
@@ -139,7 +139,7 @@ void NotGranted(Processes& here) {
     auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, 1000);
     for (int r = 0; r < 2 && planned; ++r) {
       const std::string how =
-          group->ShareBuffers(r, buffers[r]->in, plan->in_bytes(), buffers[r]->out, plan->out_bytes());
+          group->memory().ShareBuffers(r, buffers[r]->in, plan->in_bytes(), buffers[r]->out, plan->out_bytes());
       CHECK(how.find("granted") == 0);
     }
     for (int round = 0; round < 400; ++round) {
@@ -176,7 +176,7 @@ void CapturedFirst(Processes& here) {
     std::map<int, Buffers> buffers;
     std::vector<std::function<void()>> graphs;
     for (int r = 0; r < schedule.ranks(); ++r) {
-      if (!group->local(r)) continue;
+      if (!group->ranks().local(r)) continue;
       Buffers& buffer = buffers.emplace(r, Buffers(r, schedule, 1000)).first->second;
       graphs.push_back(Captured(r, [&] {
         const Status status = plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), StreamOf(r));

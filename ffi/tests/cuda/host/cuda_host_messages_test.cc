@@ -69,7 +69,7 @@ void Mail(Processes& here, const std::vector<int>& process, const std::vector<in
   std::map<int, std::array<int32_t*, 4>> buffers;
   std::vector<std::function<void()>> graphs;
   for (int r = 0; r < kRanks; ++r) {
-    if (!group->local(r)) continue;
+    if (!group->ranks().local(r)) continue;
     auto& b = buffers[r];
     for (int32_t*& buffer : b) buffer = New<int32_t>(r, kElements);
     graphs.push_back(Captured(r, [&, r] {
@@ -119,7 +119,7 @@ void Ragged(Processes& here, const std::vector<int>& process, const std::vector<
   std::map<int, Buffers> buffers;
   std::vector<std::function<void()>> graphs;
   for (int r = 0; r < kRanks; ++r) {
-    if (!group->local(r)) continue;
+    if (!group->ranks().local(r)) continue;
     Buffers& b = buffers[r] = {New<int32_t>(r, kRow * kRows), New<int32_t>(r, kRow * kRows), New<int64_t>(r, kRanks),
                                New<int32_t>(r, 4 * kRanks)};
     graphs.push_back(Captured(r, [&, r] {

@@ -104,18 +104,18 @@ inline std::pair<int, int> SourceOf(const Schedule& s, int rank, int block) {
 inline void CopyInstead(Processes& here, cuda::Communicator& group, const std::string& name, cuda::LaunchPlan& plan,
                         const Schedule& schedule, uint64_t staging) {
   for (int r = 0; r < schedule.ranks(); ++r) {
-    if (!group.local(r)) continue;
-    const cuda::Location offer = group.OfferStaging(r, staging);
+    if (!group.ranks().local(r)) continue;
+    const cuda::Location offer = group.memory().OfferStaging(r, staging);
     here.store->Set(name + " staging " + std::to_string(r),
                     std::to_string(offer.region) + " " + std::to_string(offer.offset));
   }
   for (int r = 0; r < schedule.ranks(); ++r) {
-    if (!group.local(r)) continue;
-    for (int peer : group.Members(r)) {
+    if (!group.ranks().local(r)) continue;
+    for (int peer : group.ranks().Members(r)) {
       cuda::Location theirs;
       CHECK(std::sscanf(here.store->Get(name + " staging " + std::to_string(peer)).c_str(), "%lu %lu", &theirs.region,
                         &theirs.offset) == 2);
-      group.EnterStaging(r, peer, theirs);
+      group.memory().EnterStaging(r, peer, theirs);
     }
     std::vector<cuda::Move> moves;
     std::vector<int> arrivals;
@@ -133,17 +133,17 @@ inline void CopyInstead(Processes& here, cuda::Communicator& group, const std::s
 
 // Sets up the ranks' multicast memory in the planner's steps.
 inline void JoinMulticast(Processes& here, cuda::Communicator& group, const std::string& name, uint64_t bytes) {
-  const int ranks = static_cast<int>(group.spec().ranks.size());
+  const int ranks = static_cast<int>(group.ranks().spec().ranks.size());
   cuda::MulticastTeam& team = group.multicast();
   const auto step = [&](const char* what, const std::function<void(int)>& take) {
     for (int r = 0; r < ranks; ++r) {
-      if (!group.local(r)) continue;
+      if (!group.ranks().local(r)) continue;
       take(r);
       here.store->Set(name + what + std::to_string(r), "");
     }
     for (int r = 0; r < ranks; ++r) here.store->Get(name + what + std::to_string(r));
   };
-  if (group.local(0)) here.store->Set(name + " multicast", Text(team.Offer(bytes)));
+  if (group.ranks().local(0)) here.store->Set(name + " multicast", Text(team.Offer(bytes)));
   const cuda::Location object = ToLocation(here.store->Get(name + " multicast"));
   step(" added ", [&](int r) { team.Join(r, object); });
   step(" bound ", [&](int r) { team.Bind(r); });
@@ -191,10 +191,10 @@ inline void Play(Processes& here, const GroupShape& shape, const Schedule& sched
   for (std::map<int, Buffers>* set : {&buffers, &others}) {
     if (set == &others && replays == 0) continue;
     for (int r = 0; r < schedule.ranks(); ++r) {
-      if (!group->local(r)) continue;
+      if (!group->ranks().local(r)) continue;
       const Buffers& own = set->emplace(r, Buffers(r, schedule, block, is_virtual)).first->second;
-      if (plan->spec().zero_copy && !group->one_process()) {
-        group->ShareBuffers(r, own.in, plan->in_bytes(), own.out, plan->out_bytes());
+      if (plan->spec().zero_copy && !group->ranks().one_process()) {
+        group->memory().ShareBuffers(r, own.in, plan->in_bytes(), own.out, plan->out_bytes());
       }
     }
   }
@@ -260,7 +260,7 @@ inline void DeathIn(Processes& here, const char* name, uint64_t staging = 0, uin
     }
   }
   std::string why;
-  CHECK(group->Broken(&why));
+  CHECK(group->health().Broken(&why));
   CHECK(why.find("process 1") != std::string::npos);
   std::cout << why << std::endl;
   std::_Exit(7);  // the usual end would wait for the dead process

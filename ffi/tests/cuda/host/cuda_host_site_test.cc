@@ -80,7 +80,7 @@ void PreparesWhileGroupsAreMade(Processes& here) {
   std::thread preparing([&] {
     for (; !made; ++prepared) ranks.runtime.Prepare(0);
   });
-  cuda::CommunicatorSpec spec = ranks.group->spec();
+  cuda::CommunicatorSpec spec = ranks.group->ranks().spec();
   for (int i = 0; i < 30; ++i) {
     for (const int before = prepared; prepared == before;) std::this_thread::yield();
     spec.name = "group " + std::to_string(i);

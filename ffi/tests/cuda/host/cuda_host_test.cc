@@ -90,8 +90,8 @@ void OtherOrderBy(Processes& here, const char* name, const std::vector<int>& dom
     buffers.emplace_back(here.own, schedule, kElements);
     buffers.back().Fill(static_cast<int>(buffers.size()));
     if (domain[0] != domain[1]) continue;
-    group->ShareBuffers(here.own, buffers.back().in, plans.back()->in_bytes(), buffers.back().out,
-                        plans.back()->out_bytes());
+    group->memory().ShareBuffers(here.own, buffers.back().in, plans.back()->in_bytes(), buffers.back().out,
+                                 plans.back()->out_bytes());
   }
   Meet(here, shape.name + " shared");
   const Buffers& own = buffers[here.own];
@@ -99,7 +99,7 @@ void OtherOrderBy(Processes& here, const char* name, const std::vector<int>& dom
   CHECK(plan.Launch(here.own, own.in, own.out, plan.in_bytes(), plan.out_bytes(), StreamOf(here.own)).ok());
   cuda::ThisGpu().Synchronize(DeviceOf(here.own), StreamOf(here.own));
   std::string why;
-  for (int turn = 0; !group->Broken(&why) && turn < 20'000; ++turn) {
+  for (int turn = 0; !group->health().Broken(&why) && turn < 20'000; ++turn) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::cout << why << std::endl;

@@ -1,10 +1,10 @@
-#include "cuda/host/multicast_team.h"
+#include "cuda/host/group/multicast_team.h"
 
 #include <unistd.h>
 
 #include <array>
 
-#include "cuda/host/communicator.h"
+#include "cuda/host/group/rank_group.h"
 
 namespace jaxring::cuda {
 namespace {
