@@ -220,23 +220,24 @@ void Runtime::Abort(const std::string& reason, bool tell) {
 }
 
 std::map<std::string, uint64_t> Runtime::Counters() {
-  const Regions::Counts regions = regions_.counts();
+  const ExportedRegions::Counts exported = regions_.exports().counts();
+  const ImportedRegions::Counts imported = regions_.imports().counts();
   MutexLock lock(mutex_);
   uint64_t staged = 0;
   for (auto& plan : plans_) staged += plan->staged_launches();
   return {{"plans", plans_.size()},
           {"communicators", communicators_.size()},
           {"staged_launches", staged},
-          {"shared_by_handle", regions.by_handle},
-          {"shared_by_descriptor", regions.by_descriptor},
-          {"unshared", regions.unshared},
-          {"failed_mappings", regions.failed_mappings},
+          {"shared_by_handle", exported.by_handle},
+          {"shared_by_descriptor", exported.by_descriptor},
+          {"unshared", exported.unshared},
+          {"failed_mappings", imported.failed_mappings},
           {"started", side_streams_.count()},
           {"in_flight", side_streams_.open()},
           {"carried_messages", proxy_.messages()},
           {"direct_messages", proxy_.direct_messages()},
           {"gpu_direct_messages", proxy_.gpu_direct_messages()},
-          {"mapped_bytes", regions.mapped_bytes}};
+          {"mapped_bytes", imported.mapped_bytes}};
 }
 
 }  // namespace jaxring::cuda

@@ -213,7 +213,7 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
       return true;
     }
   }
-  const uint32_t number = communicator_->regions().TryShare(allocation, communicator_->ranks().processes());
+  const uint32_t number = communicator_->regions().exports().TryShare(allocation, communicator_->ranks().processes());
   if (number == 0) return false;
   MutexLock lock(mutex_);
   local.known[allocation.id] = number;
@@ -231,7 +231,7 @@ bool LaunchPlan::Reached(Local& local, const void* pointer, uint64_t bytes) {
   }
   for (int device : local.others) {
     if (communicator_->gpu().Reaches(device, pointer)) continue;
-    communicator_->regions().PostGrant(local.others, pointer);
+    communicator_->regions().exports().PostGrant(local.others, pointer);
     return false;
   }
   MutexLock lock(mutex_);

@@ -31,7 +31,7 @@ Location GroupMemory::Offer(int rank, const char* memory, uint64_t bytes) {
   std::string why_not;
   const auto look = [this] { health_.ThrowIfBroken(); };  // a process that is gone maps nothing any more
   const Deadline deadline = After(ranks_.spec().timeout_s);
-  if (!regions_.Share(memory, bytes, ranks_.processes(), deadline, &location, &why_not, look)) {
+  if (!regions_.exports().Share(memory, bytes, ranks_.processes(), deadline, &location, &why_not, look)) {
     throw std::runtime_error("device memory of " + ranks_[rank].name +
                              " cannot be shared with other processes: " + why_not +
                              ". Known causes are a container without --ipc=host, a MIG slice and Windows. "
@@ -131,7 +131,7 @@ std::string GroupMemory::ShareBuffers(int rank, const void* in, uint64_t in_byte
     std::string why_not;
     if (bytes == 0) continue;
     const Deadline deadline = After(ranks_.spec().timeout_s);
-    if (!regions_.Share(pointer, bytes, ranks_.processes(), deadline, &location, &why_not, look)) {
+    if (!regions_.exports().Share(pointer, bytes, ranks_.processes(), deadline, &location, &why_not, look)) {
       return "staged: the " + std::string(what) + " of rank " + std::to_string(rank) + " is not shared, since " +
              why_not;
     }

@@ -35,7 +35,7 @@ Location MulticastTeam::Offer(uint64_t bytes) {
   if (object_ != nullptr) return offered_;
   Step(0, "make a multicast object", [&] {
     object_ = gpu_.NewMulticast(spec_.ranks[0].device, static_cast<int>(spec_.ranks.size()), bytes);
-    offered_ = {regions_.HandOut([object = object_] { return object->Export(); }), object_->bytes()};
+    offered_ = {regions_.exports().HandOut([object = object_] { return object->Export(); }), object_->bytes()};
   });
   return offered_;
 }
@@ -46,7 +46,7 @@ void MulticastTeam::Join(int rank, Location object) {
   const int device = spec_.ranks[rank].device;
   if (object_ == nullptr) {
     Step(rank, "open the multicast object of rank 0", [&] {
-      const int descriptor = regions_.Fetch(spec_.ranks[0].process, static_cast<uint32_t>(object.region));
+      const int descriptor = regions_.imports().Fetch(spec_.ranks[0].process, static_cast<uint32_t>(object.region));
       try {
         object_ = gpu_.ImportMulticast(device, descriptor, object.offset);
       } catch (...) {

@@ -114,7 +114,7 @@ void GivenBack(Processes&) {
 
 // Regions that were not registered, and those of processes that are not attached.
 void Descriptors(Processes& here) {
-  cuda::Regions& regions = here.runtime->regions();
+  cuda::ImportedRegions& regions = here.runtime->regions().imports();
   Refused([&] { regions.Fetch(1 - here.own, cuda::kMaxRegions + 7); }, "the memory has been freed");
   Refused([&] { regions.Fetch(5, cuda::kMaxRegions); }, "process 5 is not attached");
   Meet(here, "asked");

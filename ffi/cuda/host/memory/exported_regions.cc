@@ -1,27 +1,45 @@
-// The owner's half of Regions: exports allocations, lists them in the region directory, and looks which peers have
-// mapped them.
-#include <cstdio>
+#include "cuda/host/memory/exported_regions.h"
 
-#include "cuda/host/memory/regions.h"
+#include <chrono>
+#include <cstdio>
+#include <stdexcept>
+#include <thread>
+#include <utility>
 
 namespace jaxring::cuda {
 
+ExportedRegions::ExportedRegions(Gpu& gpu, int process)
+    : gpu_(gpu), process_(process), directory_(RegionDirectory::Create()), descriptors_(gpu) {
+  for (int device = 0; device < gpu_.DeviceCount(); ++device) uuids_.push_back(gpu_.Info(device).uuid);
+  directory_->page().descriptors = descriptors_.source();
+}
+
+void ExportedRegions::AddPeer(std::shared_ptr<Doorbell> doorbell) {
+  MutexLock lock(mutex_);
+  doorbells_.push_back(std::move(doorbell));
+}
+
 // On the publisher's thread.
-Regions::TableOf& Regions::OwnTable(int device) {
-  TableOf& table = own_tables_[device];
-  if (table.entries == nullptr) {
-    table.entries = reinterpret_cast<uint64_t*>(gpu_.Allocate(device, kMaxRegions * sizeof(uint64_t)));
-    table.known.resize(kMaxRegions);
-    for (auto [number, base] : own_base_) table.known[number] = base;
-    gpu_.Copy(device, table.entries, table.known.data(), kMaxRegions * sizeof(uint64_t));
-  }
+RegionTable& ExportedRegions::OwnTable(int device) {
+  if (auto made = tables_.find(device); made != tables_.end()) return made->second;
+  RegionTable& table = tables_.try_emplace(device, gpu_, device).first->second;
+  for (auto [number, base] : bases_) table.known[number] = base;
+  gpu_.Copy(device, table.entries, table.known.data(), kMaxRegions * sizeof(uint64_t));
   return table;
 }
 
+const uint64_t* ExportedRegions::Table(int device) {
+  return publisher_.Do([&] { return OwnTable(device).entries; });
+}
+
+uint64_t ExportedRegions::Base(uint32_t region) {
+  return publisher_.Do([&] { return bases_.at(region); });
+}
+
 // On the publisher's thread. Returns 0 for what cannot be exported.
-uint32_t Regions::List(const Allocation& allocation) {
+uint32_t ExportedRegions::List(const Allocation& allocation) {
   {
-    MutexLock lock(own_mutex_);
+    MutexLock lock(mutex_);
     if (auto known = numbers_.find(allocation.id); known != numbers_.end()) return known->second;
   }
   uint32_t number = 0;
@@ -31,15 +49,15 @@ uint32_t Regions::List(const Allocation& allocation) {
   } catch (const std::exception& error) {  // the driver may refuse to export what it says can be exported
     why_not = error.what();
   }
-  MutexLock lock(own_mutex_);
+  MutexLock lock(mutex_);
   numbers_[allocation.id] = number;
   posted_.erase(allocation.id);
   if (number == 0) unshared_[allocation.id] = why_not;
-  for (auto& bell : bells_) bell->Notify();
+  for (auto& doorbell : doorbells_) doorbell->Notify();
   return number;
 }
 
-uint32_t Regions::NewRegion(const Allocation& allocation) {
+uint32_t ExportedRegions::NewRegion(const Allocation& allocation) {
   DirectoryPage& page = directory_->page();
   const uint32_t number = page.count.load(std::memory_order_relaxed);
   if (number == kMaxRegions) {
@@ -50,16 +68,15 @@ uint32_t Regions::NewRegion(const Allocation& allocation) {
   DirectoryRecord& record = page.records[number];
   record.sharing = allocation.sharing;
   if (allocation.sharing == Sharing::kDescriptor) {
-    MutexLock lock(descriptors_mutex_);
-    descriptors_[number] = allocation;
+    descriptors_.AddRegion(number, allocation);
   } else {
     record.handle = gpu_.Export(allocation);
   }
   record.bytes = allocation.bytes;
   std::snprintf(record.device, sizeof record.device, "%s", uuids_.at(allocation.device).c_str());
   const uint64_t base = reinterpret_cast<uint64_t>(allocation.base);
-  own_base_[number] = base;
-  for (auto& [device, own] : own_tables_) {
+  bases_[number] = base;
+  for (auto& [device, own] : tables_) {
     own.known[number] = base;
     gpu_.Copy(device, own.entries + number, &base, sizeof base);
   }
@@ -68,10 +85,10 @@ uint32_t Regions::NewRegion(const Allocation& allocation) {
   return number;
 }
 
-uint32_t Regions::TryShare(const Allocation& allocation, const std::set<int>& processes) {
+uint32_t ExportedRegions::TryShare(const Allocation& allocation, const std::set<int>& processes) {
   uint32_t number;
   {
-    MutexLock lock(own_mutex_);
+    MutexLock lock(mutex_);
     const auto known = numbers_.find(allocation.id);
     if (known == numbers_.end()) {
       if (posted_.insert(allocation.id).second) publisher_.Post([this, allocation] { List(allocation); });
@@ -86,7 +103,7 @@ uint32_t Regions::TryShare(const Allocation& allocation, const std::set<int>& pr
   return number;
 }
 
-void Regions::PostGrant(const std::vector<int>& devices, const void* pointer) {
+void ExportedRegions::PostGrant(const std::vector<int>& devices, const void* pointer) {
   publisher_.Post([this, devices, pointer] {
     try {
       for (int device : devices) {
@@ -97,22 +114,22 @@ void Regions::PostGrant(const std::vector<int>& devices, const void* pointer) {
   });
 }
 
-Mapping Regions::MappingOf(int process, uint32_t number, std::string* why_not) {
-  if (process == own_process_) return Mapping::kMapped;
+Mapping ExportedRegions::MappingOf(int process, uint32_t number, std::string* why_not) {
+  if (process == process_) return Mapping::kMapped;
   const DirectoryPage::Reader* reader = directory_->Place(process, false);
   if (reader == nullptr) return Mapping::kNotYet;
   const Mapping mapping = reader->mappings[number].load(std::memory_order_acquire);
   if (mapping == Mapping::kFailed && why_not != nullptr) {
     *why_not = "process " + std::to_string(process) + " cannot map device memory of process " +
-               std::to_string(own_process_) + ": ";
+               std::to_string(process_) + ": ";
     const bool described = reader->reason_of.load(std::memory_order_acquire) == number;
     *why_not += described ? reader->reason : std::string("as others before it, of which the first: ") + reader->reason;
   }
   return mapping;
 }
 
-bool Regions::Share(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
-                    Location* location, std::string* why_not, const std::function<void()>& look) {
+bool ExportedRegions::Share(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
+                            Location* location, std::string* why_not, const std::function<void()>& look) {
   const Allocation allocation = gpu_.Find(pointer);
   if (allocation.sharing == Sharing::kNone || !Within(allocation, pointer, bytes)) {
     *why_not = allocation.sharing == Sharing::kNone ? "the driver exports no such memory"
@@ -121,7 +138,7 @@ bool Regions::Share(const void* pointer, uint64_t bytes, const std::set<int>& pr
   }
   const uint32_t number = publisher_.Do([&] { return List(allocation); });
   if (number == 0) {
-    MutexLock lock(own_mutex_);
+    MutexLock lock(mutex_);
     *why_not = unshared_[allocation.id];
     return false;
   }
@@ -133,7 +150,7 @@ bool Regions::Share(const void* pointer, uint64_t bytes, const std::set<int>& pr
       if (look) look();
       if (std::chrono::steady_clock::now() > deadline) {
         *why_not = "process " + std::to_string(process) + " did not map device memory of process " +
-                   std::to_string(own_process_) + " within the deadline; has it ended?";
+                   std::to_string(process_) + " within the deadline; has it ended?";
         return false;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(turn < 100 ? 20 : 1000));
@@ -143,35 +160,9 @@ bool Regions::Share(const void* pointer, uint64_t bytes, const std::set<int>& pr
   return true;
 }
 
-// Called for peers on the server's thread.
-int Regions::OpenRegion(uint32_t number) {
-  std::function<int()> make;
-  {
-    MutexLock lock(descriptors_mutex_);
-    if (const auto found = descriptors_.find(number); found != descriptors_.end()) {
-      make = [this, allocation = found->second] { return gpu_.ExportDescriptor(allocation); };
-    } else if (number >= kMaxRegions && number - kMaxRegions < handed_out_.size()) {
-      make = handed_out_[number - kMaxRegions];
-    } else {
-      return -1;
-    }
-  }
-  try {
-    return make();
-  } catch (const GpuError&) {
-    return -1;
-  }
-}
-
-uint32_t Regions::HandOut(std::function<int()> make) {
-  MutexLock lock(descriptors_mutex_);
-  handed_out_.push_back(std::move(make));
-  return kMaxRegions + static_cast<uint32_t>(handed_out_.size()) - 1;
-}
-
-Regions::Counts Regions::counts() {
-  MutexLock lock(own_mutex_);
-  return {mapped_bytes_, failed_mappings_, by_handle_, by_descriptor_, unshared_.size()};
+ExportedRegions::Counts ExportedRegions::counts() {
+  MutexLock lock(mutex_);
+  return {by_handle_, by_descriptor_, unshared_.size()};
 }
 
 }  // namespace jaxring::cuda
