@@ -203,10 +203,16 @@ void Runtime::TellPeers(const Communicator& communicator, const std::string& fau
   network_.SpreadFailure(communicator.ranks().key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
 }
 
+jaxring::Status Runtime::Stopped() {
+  MutexLock lock(mutex_);
+  return jaxring::Status::Error(Code::kAborted, "jaxring: " + stop_reason_);
+}
+
 void Runtime::Abort(const std::string& reason, bool tell) {
   std::map<std::string, std::shared_ptr<Communicator>> communicators;
   {
     MutexLock lock(mutex_);
+    if (!stop_) stop_reason_ = reason;
     stop_ = true;
     communicators = communicators_;
   }

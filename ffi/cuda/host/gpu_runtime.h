@@ -47,6 +47,8 @@ class Runtime {
   void Ask(Request request);
   std::optional<Request> NextRequest();
   bool stopping() const { return stop_; }
+  // Why, as an error of a call that waits for a plan: there are none any more.
+  jaxring::Status Stopped();
 
   // Monitors the plan's status from now on. A fault, or the end of a process with a rank of the plan, breaks the
   // communicator, is logged, and fails every later call.
@@ -54,7 +56,8 @@ class Runtime {
   // Takes the descriptions of new faults, for Python's logger.
   std::vector<std::string> TakeFaults();
 
-  // Fails everything, now and from now on. With `tell` the other processes of its communicators are told.
+  // Fails everything, now and from now on, for the first reason that is given. With `tell` the other processes of its
+  // communicators are told.
   void Abort(const std::string& reason, bool tell);
 
   std::map<std::string, uint64_t> Counters();
@@ -80,6 +83,7 @@ class Runtime {
   std::vector<std::shared_ptr<LaunchPlan>> plans_ JAXRING_GUARDED_BY(mutex_);
   std::vector<std::string> faults_ JAXRING_GUARDED_BY(mutex_);
   std::vector<char*> pinned_ JAXRING_GUARDED_BY(mutex_);  // words for ReadBehind that are not in use
+  std::string stop_reason_ JAXRING_GUARDED_BY(mutex_) = "this process is ending";
   std::atomic<bool> stop_{false};
   std::thread monitor_;
 };

@@ -113,7 +113,7 @@ jaxring::Status Site::Run(int device, const void* partition, const void* in, voi
     }
     while (!group.plan) {
       if (group.rejections != rejections) return group.rejection;
-      if (runtime_->stopping()) return jaxring::Status::Error(Code::kAborted, "jaxring: this process is ending");
+      if (runtime_->stopping()) return runtime_->Stopped();
       if (!changed_.WaitUntil(mutex_, std::min(deadline, After(0.2))) && std::chrono::steady_clock::now() > deadline) {
         return jaxring::Status::Error(Code::kDeadlineExceeded,
                                       "jaxring: no plan within the deadline for " + spec_.spec);

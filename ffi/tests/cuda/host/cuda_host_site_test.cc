@@ -31,9 +31,10 @@ struct TwoRanks {
       }
     });
   }
-  ~TwoRanks() {
+  ~TwoRanks() { StopPlanning(); }
+  void StopPlanning() {
     stop = true;
-    planner.join();
+    if (planner.joinable()) planner.join();
   }
   std::shared_ptr<cuda::Site> NewSite() {
     return std::make_shared<cuda::Site>(&runtime, cuda::SiteSpec{"a site", {0, 1}, 2, 60, 0});
@@ -90,8 +91,23 @@ void PreparesWhileGroupsAreMade(Processes& here) {
   preparing.join();
 }
 
+// A call whose site has no plan is told why the process runs no more, by the first reason.
+void SaysWhyItWasAborted(Processes& here) {
+  TwoRanks ranks(here);
+  ranks.StopPlanning();
+  ranks.runtime.Abort("process 0 called jaxring.abort(): enough", true);
+  ranks.runtime.Abort("this process is ending", false);
+  const Status planned =
+      ranks.plan->Launch(0, ranks.buffers[0]->in, ranks.buffers[0]->out, kBytes, kBytes, StreamOf(0));
+  CHECK(planned.message.find("process 0 called jaxring.abort(): enough") != std::string::npos);
+  const Status status = ranks.Run(*ranks.NewSite(), 0);
+  CHECK(status.code == Code::kAborted);
+  CHECK_EQ(status.message, "jaxring: process 0 called jaxring.abort(): enough");
+}
+
 CASE("reads_behind_a_kernel") { PlayIn(1, ReadsBehindAKernel); }
 CASE("prepares_while_groups_are_made") { PlayIn(1, PreparesWhileGroupsAreMade); }
+CASE("says_why_it_was_aborted") { PlayIn(1, SaysWhyItWasAborted); }
 
 }  // namespace
 }  // namespace jaxring::test
