@@ -95,15 +95,16 @@ class Prober:
     def probe(self, process: int) -> Probed:
         """Measures the network between this process and that one. Raises JoinError that names it."""
         peer = self.info(process)
-        deadline = time.monotonic() + PROBE_S
+        begin, connect_s = time.monotonic(), min(self._timeout_s, PROBE_S)
+        deadline = begin + PROBE_S
         with self._waits.waiting(f"{peer} to answer") as wait:
             sock, _ = connect(
                 peer,
                 self.process,
                 self._published.secret(),
                 0,
-                self._timeout_s,
-                deadline,
+                connect_s,
+                begin + connect_s,
                 lambda: self._listener.closed,
                 wait,
             )
