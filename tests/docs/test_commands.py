@@ -12,9 +12,8 @@ import io
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +22,10 @@ from jaxring.settings import retired
 from jaxring.settings.page import markdown
 from tests import ROOT
 from tests.docs.test_docs import FENCE, PAGES
+from tests.starting.lines import run_line
+
+if TYPE_CHECKING:
+    import subprocess
 
 TITLE = re.compile(r'title="([\w.]+)"')
 # For users; the others also name variables of the build and of tests.
@@ -47,16 +50,7 @@ def in_folder_of(page: Path, folder: Path, command: str) -> subprocess.Completed
         for name, code in files(page).items():
             (folder / name).write_text(code)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAXRING_")}
-    own = {"JAX_PLATFORMS": "cpu", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "120"}
-    return subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env=inherited | own,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_line(command, inherited | {"JAX_PLATFORMS": "cpu", "COLUMNS": "120"}, cwd=folder, timeout=120)
 
 
 def printed(block: str) -> list[tuple[str, str]]:
