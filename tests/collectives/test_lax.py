@@ -142,12 +142,14 @@ def movement_pairs(n, axis, groups=None):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
+@pytest.mark.sampled(2)
 def test_dimensions_of_the_moving_collectives(ranks, n):
     x = np.random.default_rng(n).integers(0, 1 << 30, (n, 2 * n, 3 * n, n), dtype=np.int32)
     agree(ranks(n), movement_pairs(n, "x"), {"x": x})
 
 
 @pytest.mark.parametrize("over", ["a", "b", ("a", "b"), ("b", "a")], ids=str)
+@pytest.mark.sampled(2)
 def test_axes_of_a_mesh(over):
     grid = Ranks(jax.devices(), (("a", 2), ("b", 4)))
     n = {"a": 2, "b": 4}.get(over, 8)

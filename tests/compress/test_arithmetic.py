@@ -49,6 +49,7 @@ def test_the_error_stays_within_the_bound(name, rounding):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(2)
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=130, max_size=130))
 def test_the_error_stays_within_the_bound_for_any_floats(name, values):

@@ -76,6 +76,7 @@ def reference(rate, outer_rate, every, fragments, steps):
 
 @pytest.mark.parametrize("vma", [True, False])
 @pytest.mark.parametrize(("every", "fragments"), [(4, None), (4, 2), (3, 1)])
+@pytest.mark.sampled(5)
 def test_steps_are_those_of_the_arithmetic(every, fragments, vma):
     transformation = jaxring.optax.diloco("x", optax.sgd(0.1), every=every, fragments=fragments, outer=optax.sgd(0.7))
     found, state = run(transformation, 9, vma)

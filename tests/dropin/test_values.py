@@ -38,6 +38,7 @@ def check(f, vma):
 
 
 @pytest.mark.parametrize("vma", [True, False])
+@pytest.mark.sampled(2)
 def test_installed(vma):
     expected(vma)
     with jaxring.installed():
@@ -45,6 +46,7 @@ def test_installed(vma):
 
 
 @pytest.mark.parametrize("vma", [True, False])
+@pytest.mark.sampled(2)
 def test_lax(vma):
     check(program(jaxring.lax, vma), vma)
 

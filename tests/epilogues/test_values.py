@@ -50,6 +50,7 @@ def test_the_engine_has_the_same_functions():
 
 @pytest.mark.parametrize("algorithm", ALL_REDUCES)
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.sampled(3)
 def test_scale_of_a_sum(size, algorithm):
     x = integers(size)
     y = spread(lambda v: jaxring.all_reduce(v, "x", algorithm=algorithm, epilogue=epilogues.scale(0.1)), x)
@@ -102,6 +103,7 @@ def test_a_factor_of_a_wider_dtype_leaves_the_dtype(dtype):
 @pytest.mark.parametrize("algorithm", ALL_REDUCES)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kinds", [("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float8_e5m2")])
+@pytest.mark.sampled(5)
 def test_cast(kinds, size, algorithm):
     data, result = map(dtype_of, kinds)
     x = integers(size, dtype=kinds[0], most=200)
@@ -229,6 +231,7 @@ def test_momentum_is_that_of_optax(nesterov, ranks):
 
 
 @pytest.mark.parametrize(("algorithm", "ranks"), LAYOUTS)
+@pytest.mark.sampled(2)
 def test_adam_is_that_of_optax(algorithm, ranks):
     tree = {"w": shards(1, (ranks, 7, 11)), "b": shards(2, (ranks, 2000))}
     optimizer = optax.adamw(1e-2, weight_decay=1e-2)

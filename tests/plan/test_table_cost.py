@@ -57,6 +57,7 @@ def prices(
 
 @pytest.mark.parametrize("name", ["ring", "direct", "halving_doubling", "tree"])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.sampled(5)
 def test_the_table_of_a_built_in_algorithm_costs_what_its_formula_says(collective: str, name: str) -> None:
     if collective not in ALGORITHMS[name].collectives:
         return

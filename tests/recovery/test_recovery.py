@@ -24,6 +24,7 @@ def test_a_job_survives_aborts_kills_and_rebuilds(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "environ"), [("RssShmem", {}), ("RssAnon", {"JAXRING_SHM_DISABLE": "1"})])
+@pytest.mark.sampled(2)
 def test_a_suspended_process_holds_what_it_held_before_its_first_link(kind, environ):
     code, output = run_job(HERE / "suspend_job.py", 3, 2, kind, **environ)
     assert code == 0, output[-6000:]

@@ -33,6 +33,7 @@ def on(mesh, spec):
 
 
 @pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
+@pytest.mark.sampled(2)
 def test_all_pairs(mesh):
     """In one program, whose arrays' types say their shardings or not."""
     pairs = list(itertools.product(SPECS, SPECS))
@@ -145,6 +146,7 @@ def test_one_exchange_or_none():
 
 @pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
 @pytest.mark.parametrize("target", [P(), P("b", "a"), P(None, ("b", "a"))])
+@pytest.mark.sampled(5)
 def test_derivatives(mesh, target):
     source = on(mesh, P("a"))
     options = {} if mesh is EXPLICIT else {"from_sharding": source}

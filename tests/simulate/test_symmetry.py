@@ -30,6 +30,7 @@ SMALL = dataclasses.replace(load("hgx-h100"), ranks=4, ports=4, domain=4, channe
         ("all_to_all", "direct"),
     ],
 )
+@pytest.mark.sampled(7)
 def test_equal_to_all_ranks(collective, algorithm, rails, leaf, over):
     cluster = dataclasses.replace(SMALL, rails=rails, leaf=leaf, oversubscription=over)
     given = (cluster, 8, collective, 1 << 20, algorithm)

@@ -25,6 +25,7 @@ def run(tmp_path, checksum, way, execution, **extra):
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("way", ["plain", "install"])
 @pytest.mark.parametrize("checksum", ["oracle", "oracle:3"])
+@pytest.mark.sampled(3)
 def test_the_user_is_told_of_a_wrong_result(tmp_path, checksum, way):
     other, wrong = run(tmp_path, checksum, way, 3)
     assert re.search(SAYS.format(3, "7.0", "6.0"), wrong, re.DOTALL), wrong
@@ -33,6 +34,7 @@ def test_the_user_is_told_of_a_wrong_result(tmp_path, checksum, way):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("way", ["plain", "install"])
+@pytest.mark.sampled(2)
 def test_of_three_executions_one_is_checked(tmp_path, way):
     assert [text.strip() for text in run(tmp_path, "oracle:3", way, 2)] == ["no error"] * 2
 

@@ -54,7 +54,7 @@ def test_one_set_of_bits_on_ranks_and_processes(processes, devices, cases):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("algorithm", ["direct", "ring", "tree", "halving_doubling", "hier_ring", "hier_tree"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_one_set_of_bits_by_each_algorithm(algorithm):
     """Two hosts of two processes each, so that there are two domains of memory."""
     code, output = run_job(WORKER, 4, 1, "7", "40", "2", JAXRING_ALGO=algorithm)

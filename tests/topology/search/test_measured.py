@@ -62,6 +62,7 @@ def test_racks_that_nobody_has_named_are_found(count, size, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(3)
 def test_of_small_racks_most_are_found(seed):
     costs = racks(128, 4, seed)
     order = measured.find(128, Network(costs)).order

@@ -32,7 +32,7 @@ def rate(schedule, nbytes, fabric):
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_an_all_reduce_comes_near_the_bound(machine):
     fabric = usable(wire(machine)).fabric
     found = trees.search(fabric)
