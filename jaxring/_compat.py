@@ -133,6 +133,29 @@ def trace_state() -> object:
     return state
 
 
+@contextlib.contextmanager
+def without_mesh() -> Iterator[None]:
+    """Within it there is no mesh of `jax.set_mesh`, as `jax.set_mesh(None)` has it, which eager `jax.grad` refuses."""
+    from jax._src import config, mesh
+
+    states: Any = mesh if hasattr(mesh, "device_context") else config  # jax 0.10 has them in the latter
+    abstract = states.abstract_mesh_context_manager.swap_local(mesh.empty_abstract_mesh)
+    concrete = states.device_context.swap_local(mesh.empty_concrete_mesh)
+    try:
+        yield
+    finally:
+        states.abstract_mesh_context_manager.set_local(abstract)
+        states.device_context.set_local(concrete)
+
+
+def operations_are_staged() -> bool:
+    """Whether an operation on concrete arrays gives a traced one here, as inside `jax.jit`."""
+    import jax.numpy as jnp
+    from jax._src import core
+
+    return not core.trace_ctx.is_top_level() and isinstance(jnp.add(0, 0), core.Tracer)
+
+
 def collective_primitives() -> dict[str, Any]:
     """The primitives of `jax.lax`'s parallel operations and casts, by name ("psum", "psum_invariant", ...)."""
     from jax._src import core

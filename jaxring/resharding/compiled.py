@@ -1,7 +1,8 @@
-"""Outside of `jax.jit`: the reshards of one array that are one program, which needs no messages to be packed.
+"""Outside of `jax.jit`: arrays that go between processes by a program each, which needs no messages to be packed.
 
-Where whole shards change their devices the program is a permutation. Other arrays that are small enough go as inside
-`jax.jit`. Within one process XLA's own program does what a permutation cannot. All else goes in rounds.
+Where whole shards change their devices the program is a permutation. Other arrays over one mesh that are small enough
+go as inside `jax.jit`. All else goes in rounds. A program is compiled for its array alone, so it is for arrays that
+are moved again and again, or are large.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxring import collectives
-from jaxring.resharding import traced
+from jaxring.resharding import shards, traced
 from jaxring.resharding.exchange import SITE
 from jaxring.resharding.routes import Region, within
 from jaxring.tracing import wire_dtypes
@@ -29,42 +30,45 @@ if TYPE_CHECKING:
 
 _AXIS = "device"
 _BY_DEVICE: Any = PartitionSpec(_AXIS)  # type: ignore[no-untyped-call]
-# Below this what the copies of a process cost is that they are called, and `jax.device_put` is called once.
-_SMALL_BYTES = 1 << 20
+
+
+class Program(NamedTuple):
+    """What moves an array; ``means`` is equal in processes whose programs are.
+
+    ``run(x, may_alias)`` is called by all processes that have a part of the array. With ``may_alias``, which is a
+    process's own affair, its result may have the operand's own shards where these stay.
+    """
+
+    means: tuple[Any, ...]
+    run: Callable[[jax.Array, bool], jax.Array]
 
 
 @functools.lru_cache(maxsize=256)
-def program(
-    array: Facts, most_bytes: int, timeout: float | None, may_alias: bool
-) -> Callable[[jax.Array], jax.Array] | None:
-    """What moves such an array, which all processes of its devices call; None if it goes in rounds.
+def program(array: Facts, most_bytes: int, timeout: float | None) -> Program | None:
+    """What moves an array of which a part has to travel between processes; None if it goes in rounds.
 
     A process never gets a byte that it has. Beside the result the program takes up to ``most_bytes`` of a process's
-    memory. With ``may_alias`` the result may have the operand's own shards where these stay.
+    memory.
     """
     shape, dtype, source, target = array
-    if array.nbytes == 0 or any(device.platform != "cpu" for device in source.device_set | target.device_set):
+    devices = source.device_set
+    if not shape or array.nbytes == 0 or devices != target.device_set or any(d.platform != "cpu" for d in devices):
         return None
-    held, wanted = (sharding.devices_indices_map(shape) for sharding in (source, target))
-    here = len(array.processes) == 1
-    # Where shards stay, device_put gives the result the operand's own.
-    stays = any(held.get(device) == index for device, index in wanted.items())
-    alone = here and (may_alias or not stays)
-    apart = _apart(shape, target)
-    if alone and array.nbytes < _SMALL_BYTES:
-        return functools.partial(jax.device_put, device=target)
-    if not apart or not shape or not _served(shape, dtype):
+    if not (_in_default_memory(source) and _in_default_memory(target)):
         return None
-    origins = _origins(shape, source, target) if source.device_set == target.device_set else None
-    if origins is not None and not (alone and stays):
-        return _permutation(shape, target, list(held), origins, timeout, may_alias)
-    if here:
-        return functools.partial(jax.device_put, device=target) if alone else None
-    if source.device_set != target.device_set:
+    if not _no_region_twice(shape, target) or not _served(shape, dtype):
         return None
-    if not _over_one_mesh(source, target) or _memory(array) > most_bytes:
-        return None
-    return _exchange(source, target, timeout)
+    origins = _origins(shape, source, target)
+    if origins is not None:
+        return _permutation(array, origins, timeout)
+    if _over_one_mesh(source, target) and _memory(array) <= most_bytes:
+        return _exchange(array, timeout)
+    return None
+
+
+def _in_default_memory(sharding: Any) -> bool:
+    default = jax.local_devices(backend="cpu")[0].default_memory()
+    return sharding.memory_kind in (None, default.kind)
 
 
 def _over_one_mesh(source: Any, target: Any) -> bool:
@@ -77,6 +81,7 @@ def _over_one_mesh(source: Any, target: Any) -> bool:
 
 
 def _served(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether collectives have the dtype."""
     try:
         wire_dtypes.movable("reshard", jax.ShapeDtypeStruct(shape, dtype))  # type: ignore[no-untyped-call]
     except TypeError:
@@ -84,7 +89,7 @@ def _served(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return True
 
 
-def _apart(shape: tuple[int, ...], target: Any) -> bool:
+def _no_region_twice(shape: tuple[int, ...], target: Any) -> bool:
     """Whether no two devices of a process need the same bytes, which a program would send and keep twice."""
     count = collections.Counter(
         (device.process_index, within(index, shape)) for device, index in target.devices_indices_map(shape).items()
@@ -118,15 +123,11 @@ def _origins(shape: tuple[int, ...], source: Any, target: Any) -> list[int] | No
     return [origins[number] for number in range(len(devices))] if len(origins) == len(devices) else None
 
 
-def _permutation(
-    shape: tuple[int, ...],
-    target: Any,
-    devices: Sequence[Any],
-    origins: Sequence[int],
-    timeout: float | None,
-    may_alias: bool,
-) -> Callable[[jax.Array], jax.Array]:
-    moving = [number for number, origin in enumerate(origins) if origin != number or not may_alias]
+def _permutation(array: Facts, origins: Sequence[int], timeout: float | None) -> Program:
+    """Among the devices that get another one's shard."""
+    shape, _, source, target = array
+    devices = list(source.devices_indices_map(shape))
+    moving = [number for number, origin in enumerate(origins) if origin != number]
     here = [devices[number] for number in moving if devices[number].process_index == jax.process_index()]
     place = {number: rank for rank, number in enumerate(moving)}
     pairs = [(place[origins[number]], rank) for number, rank in place.items()]
@@ -134,7 +135,7 @@ def _permutation(
     moved: Any = None
     if here:
         mesh = Mesh(np.array([devices[number] for number in moving]), (_AXIS,))
-        by_device: Any = NamedSharding(mesh, _BY_DEVICE)
+        along: Any = NamedSharding(mesh, _BY_DEVICE)
 
         def permute(shard: Any) -> Any:
             with called_at(SITE):
@@ -142,15 +143,18 @@ def _permutation(
 
         moved = jax.jit(jax.shard_map(permute, mesh=mesh, in_specs=_BY_DEVICE, out_specs=_BY_DEVICE, check_vma=False))
 
-    def run(x: jax.Array) -> jax.Array:
-        shards = {shard.device: shard.data for shard in x.addressable_shards}
+    def run(x: jax.Array, may_alias: bool) -> jax.Array:
+        found = shards.by_device(x)
+        results = {device: found[device] for device in found.keys() - set(here)}
+        if not may_alias:
+            results = {device: shards.copied(shard) for device, shard in results.items()}
         if here:
             whole = (first * len(moving), *rest)
-            stacked = jax.make_array_from_single_device_arrays(whole, by_device, [shards[device] for device in here])
-            shards.update((shard.device, shard.data) for shard in moved(stacked).addressable_shards)
-        return jax.make_array_from_single_device_arrays(shape, target, list(shards.values()))
+            stacked = jax.make_array_from_single_device_arrays(whole, along, [found[device] for device in here])
+            results.update((shard.device, shard.data) for shard in moved(stacked).addressable_shards)
+        return jax.make_array_from_single_device_arrays(shape, target, list(results.values()))
 
-    return run
+    return Program(("permutation", [(devices[origins[number]].id, devices[number].id) for number in moving]), run)
 
 
 def _memory(array: Facts) -> int:
@@ -163,15 +167,21 @@ def _memory(array: Facts) -> int:
     return int(devices * (held * copies + wanted))
 
 
-def _exchange(source: Any, target: Any, timeout: float | None) -> Callable[[jax.Array], jax.Array]:
+def _exchange(array: Facts, timeout: float | None) -> Program:
+    shape, _, source, target = array
+
     def move(x: Any) -> Any:
         with called_at(SITE):
             return traced.reshard(x, source, target, timeout)
 
     moved = jax.jit(move)
 
-    def run(x: jax.Array) -> jax.Array:
-        shards = [shard.data for shard in moved(x).addressable_shards]
-        return jax.make_array_from_single_device_arrays(x.shape, target, shards)
+    def run(x: jax.Array, may_alias: bool) -> jax.Array:
+        del may_alias  # no shard of the result is one of the operand's
+        operand = jax.make_array_from_single_device_arrays(shape, source, list(shards.by_device(x).values()))
+        results = [shard.data for shard in moved(operand).addressable_shards]
+        return jax.make_array_from_single_device_arrays(shape, target, results)
 
-    return run
+    mesh = source.mesh
+    means = ("exchange", dict(mesh.shape), [device.id for device in mesh.devices.flat], source.spec, target.spec)
+    return Program(means, run)

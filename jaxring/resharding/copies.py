@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def unit(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """An array of any content, whose memory jax takes over as it is."""
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    nbytes = math.prod(shape) * dtype.itemsize
     memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % _ALIGNMENT
     return memory[begin : begin + nbytes].view(dtype).reshape(shape)
@@ -66,10 +67,12 @@ class Copier:
         self._pool.shutdown()
 
     def local(self, process: int) -> None:
-        """What the process has and needs."""
+        """What the process has and needs; a part that is in no result stays where it is."""
 
         def copies() -> Iterator[_Copy]:
             for leaf, region, held, wanted in self._routes.copies.get(process, ()):
+                if wanted not in self._results[leaf]:
+                    continue
                 for part in cut(region, max(1, _PIECE_BYTES // self._routes.leaves[leaf].itemsize)):
                     yield _within(self._results[leaf], wanted, part), _within(self._held[leaf], held, part)
 

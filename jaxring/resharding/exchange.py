@@ -1,7 +1,7 @@
 """The rounds of a reshard: an uneven all-to-all of bytes among processes, one CPU device of each, in one program.
 
-The program depends on the processes and on how much a round holds, not on the arrays, so it is compiled once for all
-trees. Two rounds' memory is in use at a time: one travels while the next is packed.
+The program depends on the processes and on how much a round holds, not on the arrays, so most trees share one. Two
+rounds' memory is in use at a time: one travels while the next is packed.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ class Exchange:
 
     def __init__(self, devices: Sequence[Any], capacity: int, timeout: float | None) -> None:
         self._devices, self._capacity, self._timeout = tuple(devices), capacity, timeout
-        self._here = next(d for d in devices if d.process_index == jax.process_index())
         self._by_rank: Any = NamedSharding(Mesh(np.array(devices), (_AXIS,)), _BY_RANK)
 
-    def agree(self, digest: int) -> None:
-        """JaxringError naming the processes that mean other arrays or shardings."""
-        mine = np.array([[digest & 0x7FFFFFFF, digest >> 31 & 0x7FFFFFFF]], np.int32)
+    def agree(self, digest: int, calls: int) -> int:
+        """The least of the processes' ``calls``; JaxringError names those that mean another reshard."""
+        mine = np.array([[digest & 0x7FFFFFFF, digest >> 31 & 0x7FFFFFFF, min(calls, 0x7FFFFFFF)]], np.int32)
         gathered = _agreement(self._devices, self._timeout)(self._whole(mine))
-        found = self._part(gathered).reshape(len(self._devices), 2)
-        others = [d.process_index for d, row in zip(self._devices, found, strict=True) if np.any(row != mine[0])]
+        found = self._part(gathered).reshape(len(self._devices), 3)
+        differ = np.any(found[:, :2] != mine[0, :2], axis=1)
+        others = [d.process_index for d, other in zip(self._devices, differ, strict=True) if other]
         if others:
             raise JaxringError(
                 f"jaxring.reshard: process(es) {', '.join(map(str, others))} mean other arrays or shardings than "
-                f"process {jax.process_index()}. Every process that has a part of the arrays or of the result must "
-                "call it with the same tree of shapes, dtypes and shardings, in the same order."
+                f"process {jax.process_index()}, or another round_bytes. Every process that has a part of the arrays "
+                "or of the result must call it with the same tree of shapes, dtypes and shardings, in the same order, "
+                "and with the same round_bytes."
             )
+        return int(found[:, 2].min())
 
     def run(
         self, rounds: int, pack: Callable[[int, np.ndarray], np.ndarray], unpack: Callable[[int, np.ndarray], None]
@@ -77,7 +79,7 @@ class Exchange:
 
     def _whole(self, part: np.ndarray) -> Any:
         shape = (len(self._devices), *part.shape[1:])
-        return jax.make_array_from_single_device_arrays(shape, self._by_rank, [jax.device_put(part, self._here)])
+        return jax.make_array_from_callback(shape, self._by_rank, lambda _: part)
 
     def _part(self, whole: Any) -> np.ndarray:
         return np.asarray(whole.addressable_shards[0].data)

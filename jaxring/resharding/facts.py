@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Facts(NamedTuple):
-    """Of one array: what it is, and the shardings that it has and is to have."""
+    """An array's shape and dtype, the sharding that it has, and the one that it is to have."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -21,12 +21,12 @@ class Facts(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the whole array."""
+        """The bytes of the whole array, each once."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def processes(self) -> set[int]:
-        """Those that have a part of the array or of the result."""
+        """The processes that have a part of the array or of the result."""
         return {device.process_index for device in self.source.device_set | self.target.device_set}
 
     @property

@@ -6,6 +6,7 @@ arrays.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,12 +15,21 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxring import _compat
 from jaxring.tracing.primitives import define
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 reshard_p = Primitive("jaxring_reshard")
+
+
+def over(mesh: Any) -> AbstractContextManager[None]:
+    """Within it `jax.shard_map` takes this mesh, though another one may be in scope by `jax.set_mesh`."""
+    in_scope = jax.sharding.get_abstract_mesh()
+    own = mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
+    return contextlib.nullcontext() if in_scope.empty or in_scope == own else _compat.without_mesh()
 
 
 def _abstract(x: Any, *, mesh: Any, source: Any, target: Any, **params: Any) -> Any:
@@ -33,7 +43,8 @@ def _abstract(x: Any, *, mesh: Any, source: Any, target: Any, **params: Any) -> 
     like = jax.shard_map(
         lambda _: jnp.zeros(block, x.dtype), mesh=mesh, in_specs=source, out_specs=target, check_vma=False
     )
-    (result,) = jax.make_jaxpr(like)(operand).out_avals
+    with over(mesh):
+        (result,) = jax.make_jaxpr(like)(operand).out_avals
     return result
 
 

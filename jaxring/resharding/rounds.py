@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxring.resharding import routes
+from jaxring.resharding import routes, shards
 from jaxring.resharding.copies import Copier, Parts, aligned, extent, unit
 from jaxring.resharding.exchange import Exchange
 from jaxring.resharding.routes import within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from jaxring.resharding.facts import Facts
     from jaxring.resharding.routes import Block, Layout, Region, Routes
@@ -33,18 +33,25 @@ def planned(arrays: tuple[Facts, ...], round_bytes: int) -> Routes:
     return routes.plan(leaves, round_bytes)
 
 
-def agree(processes: Sequence[int], found: Routes, timeout: float | None) -> None:
-    """JaxringError naming the processes that mean other arrays or shardings; nothing where no bytes travel."""
+def agree(processes: Sequence[int], found: Routes, digest: int, calls: int, timeout: float | None) -> int:
+    """The least of the processes' ``calls``; JaxringError names those whose ``digest`` is another.
+
+    Nothing is compared, and 0 returned, where no bytes travel and in a process that has no part of anything.
+    """
     if found.rounds and jax.process_index() in processes:
-        _exchange(processes, found, timeout).agree(found.digest)
+        return _exchange(processes, found, timeout).agree(digest, calls)
+    return 0
 
 
-def move(arrays: Sequence[Facts], leaves: Sequence[Any], round_bytes: int, timeout: float | None) -> list[Any]:
+def move(
+    arrays: Sequence[Facts], leaves: Sequence[Any], round_bytes: int, timeout: float | None, may_alias: bool
+) -> list[Any]:
     """The results. Every process that has a part of one calls it, after they have agreed."""
     found, mine = planned(tuple(arrays), round_bytes), jax.process_index()
+    stay = [shards.that_stay(leaf, a.target) if may_alias else {} for a, leaf in zip(arrays, leaves, strict=True)]
     results: list[Parts] = [
-        {region: aligned(extent(region), unit(a.dtype)) for region in leaf.target.get(mine, ())}
-        for a, leaf in zip(arrays, found.leaves, strict=True)
+        {region: aligned(extent(region), unit(a.dtype)) for region in _needed(a, kept)}
+        for a, kept in zip(arrays, stay, strict=True)
     ]
     copier = Copier(found, [_held(a, leaf) for a, leaf in zip(arrays, leaves, strict=True)], results)
     with contextlib.closing(copier):
@@ -52,7 +59,9 @@ def move(arrays: Sequence[Facts], leaves: Sequence[Any], round_bytes: int, timeo
         if found.rounds and mine in processes:
             _between(found, processes, copier, timeout)
         copier.local(mine)
-    return [_result(a, parts) for a, parts in zip(arrays, results, strict=True)]
+    made = [_result(a, parts, kept) for a, parts, kept in zip(arrays, results, stay, strict=True)]
+    # No transfer is left to wait for on CPUs; GPUs must have read the host's memory before it is given back.
+    return jax.block_until_ready(made)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _exchange(processes: Sequence[int], found: Routes, timeout: float | None) -> Exchange:
@@ -66,13 +75,19 @@ def _layout(sharding: Any, shape: tuple[int, ...]) -> Layout:
     return {process: tuple(regions) for process, regions in found.items()}
 
 
+def _needed(a: Facts, kept: Mapping[Any, Any]) -> set[Region]:
+    """The regions that devices of this process need and do not keep."""
+    here = a.target.addressable_devices_indices_map(a.shape)
+    return {within(index, a.shape) for device, index in here.items() if device not in kept}
+
+
 def _held(a: Facts, array: Any) -> Parts:
     """The parts that this process has, in the host's memory; on CPUs this is the devices' own."""
     found: Parts = {}
     for shard in array.addressable_shards if isinstance(array, jax.Array) else ():
         region = within(shard.index, a.shape)
         if region not in found:
-            found[region] = np.asarray(shard.data).view(unit(a.dtype))
+            found[region] = shards.on_the_host(shard.data).view(unit(a.dtype))
     return found
 
 
@@ -108,14 +123,19 @@ def _cpu(process: int) -> Any:
     return min((d for d in jax.devices("cpu") if d.process_index == process), key=lambda d: d.id)
 
 
-def _result(a: Facts, parts: Parts) -> Any:
-    if not a.target.addressable_devices:
-        return a.absent
+def _result(a: Facts, parts: Parts, kept: Mapping[Any, jax.Array]) -> Any:
+    """The array of these parts, whose memory it takes over, and of the shards that stay."""
     here = a.target.addressable_devices_indices_map(a.shape)
-    # Devices that share a region on CPUs share its memory, too: XLA does not write to memory that it was lent.
-    held = [parts[within(index, a.shape)].view(a.dtype) for index in here.values()]
-    shards = jax.device_put(held, [SingleDeviceSharding(device) for device in here])
-    # No transfer is left to wait for on CPUs; GPUs must have read the host's memory before it is given back.
-    return jax.block_until_ready(  # type: ignore[no-untyped-call]
-        jax.make_array_from_single_device_arrays(a.shape, a.target, shards)
-    )
+    if not here:
+        return a.absent
+
+    def part(index: Any) -> np.ndarray:
+        # Devices that share a region on CPUs share its memory, too: XLA does not write to memory that it was lent.
+        return parts[within(index, a.shape)].view(a.dtype)
+
+    if not kept:
+        return jax.make_array_from_callback(a.shape, a.target, part)
+    new = [device for device in here if device not in kept]
+    alone = [SingleDeviceSharding(device, memory_kind=a.target.memory_kind) for device in new]
+    made = [*kept.values(), *jax.device_put([part(here[device]) for device in new], alone)]
+    return jax.make_array_from_single_device_arrays(a.shape, a.target, made)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
-import hashlib
 import itertools
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -76,12 +74,11 @@ class Routes:
     capacity: int
     block_bytes: int
 
-    @functools.cached_property
-    def digest(self) -> int:
-        """The same on processes that mean the same; 62 bits, since it travels as two positive int32."""
+    @property
+    def means(self) -> tuple[Any, ...]:
+        """Equal in processes whose arrays and messages to each other are."""
         arrays = [(leaf.shape, leaf.dtype) for leaf in self.leaves]
-        text = repr((arrays, sorted(self.streams.items()), self.rounds, self.capacity))
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 2
+        return arrays, sorted(self.streams.items()), self.rounds, self.capacity
 
     def blocks(self, source: int, target: int) -> Iterator[tuple[int, Block]]:
         """The blocks of a stream in their order, each with its round. Both ends cut alike."""
@@ -100,7 +97,7 @@ def within(index: Sequence[slice], shape: tuple[int, ...]) -> Region:
 
 
 def elements(region: Region) -> int:
-    """Of a region."""
+    """How many a region has."""
     return math.prod(stop - start for start, stop in region)
 
 
@@ -169,7 +166,9 @@ def plan(leaves: Sequence[Leaf], round_bytes: int) -> Routes:
     peers: dict[int, int] = collections.Counter(end for route in streams for end in route)
     widest = max(peers.values(), default=1)
     block_bytes = max(_LEAST_BLOCK, round_bytes // (_BLOCKS_PER_ROUND * widest))
-    # A stream's blocks of a round begin within an equal part of it; the last may end beyond.
-    fill = most if rounds <= 1 else -(-most // rounds) + widest * block_bytes
-    capacity = max(_LEAST_CAPACITY, 1 << max(0, fill - 1).bit_length()) if rounds <= 1 else fill
+    # One round's bytes are rounded up, and all trees of several rounds have one capacity, so that most trees need no
+    # program of their own. A stream's blocks of a round begin within an equal part of it; the last may end beyond.
+    capacity = max(_LEAST_CAPACITY, 1 << max(0, most - 1).bit_length())
+    if rounds > 1:
+        capacity = round_bytes + widest * block_bytes
     return Routes(tuple(leaves), dict(copies), dict(streams), dict(nbytes), rounds, capacity, block_bytes)

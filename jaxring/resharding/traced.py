@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxring.resharding import cells
-from jaxring.resharding.primitive import register, reshard_p
+from jaxring.resharding.primitive import over, register, reshard_p
 from jaxring.tracing import checks, oracle, wire_dtypes
 from jaxring.tracing.axes import call_site, called_at, resolve, shown
 from jaxring.tracing.p2p_primitives import ragged_p
@@ -84,7 +84,8 @@ def _mapped(x: Any, *, mesh: Any, source: Any, target: Any, timeout: float | Non
         with called_at(site):
             return _exchanged(block, table, mesh.axis_names, timeout)
 
-    return jax.shard_map(mine, mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False)(x)
+    with over(mesh):
+        return jax.shard_map(mine, mesh=mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False)(x)
 
 
 def _axes(spec: Any, dimensions: int, names: Sequence[Any]) -> Axes:

@@ -79,6 +79,21 @@ def test_copies_share_the_sending():
     assert sorted(source for source, _ in found.streams) == [0, 1]
 
 
+def test_trees_share_the_capacity_of_a_round():
+    """A round's program is compiled for its capacity."""
+
+    def moved(*rows):
+        leaves = [Leaf((n, 8), "int8", 1, {0: (((0, n), (0, 8)),)}, {1: (((0, n), (0, 8)),)}) for n in rows]
+        found = plan(leaves, 1 << 16)
+        return found.rounds, found.capacity
+
+    one = [moved(1000), moved(1024), moved(700, 300)]
+    several = [moved(10_000), moved(77_777), moved(20_000, 30_000)]
+    assert {capacity for _, capacity in one} == {8192}
+    assert all(rounds > 1 for rounds, _ in several)
+    assert len({capacity for _, capacity in several}) == 1
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 5), max_size=4), st.integers(1, 40))
 def test_parts_are_all_of_a_region_in_order(extents, most):

@@ -68,6 +68,14 @@ def test_a_mesh_without_devices_is_that_of_the_other_sharding(abstract):
     assert moved.sharding.is_equivalent_to(target, 2)
 
 
+def test_another_mesh_of_the_devices_may_be_in_scope():
+    moved = jax.jit(lambda x: jaxring.reshard(x, on(AUTO, P(None, "a")), from_sharding=on(AUTO, P("a"))) * 2)
+    x = jax.device_put(values(), on(AUTO, P("a")))
+    for mesh in (AUTO, Mesh(AUTO.devices, ("c", "d"))):
+        with jax.set_mesh(mesh):
+            np.testing.assert_array_equal(moved(x), 2 * values())
+
+
 AXES = st.permutations(range(3)).flatmap(lambda order: st.integers(0, 3).map(lambda n: tuple(order[:n])))
 
 
