@@ -36,18 +36,25 @@ def compiled(
     return programs, {name: np.asarray(f(*operands).addressable_shards[0].data) for name, f in programs.items()}
 
 
-def measure_in_turns(programs: Mapping[str, Callable[..., Any]], operands: tuple[Any, ...], iterations: int) -> Times:
+def measure_in_turns(
+    programs: Mapping[str, Callable[..., Any]],
+    operands: tuple[Any, ...] | Callable[[], tuple[Any, ...]],
+    iterations: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Times:
     """Times in s of each program, one after another in every iteration. They must have run once before.
 
     The order changes in every iteration, because each program inherits the caches and awake threads of the one before.
+    A function makes new operands for each call, whose time does not count.
     """
     times: Times = {name: [] for name in programs}
     order = itertools.cycle(itertools.permutations(programs))
     for names in itertools.islice(order, iterations):
         for name in names:
-            begun = time.perf_counter()
-            jax.block_until_ready(programs[name](*operands))
-            times[name].append(time.perf_counter() - begun)
+            given = operands() if callable(operands) else operands
+            begun = clock()
+            jax.block_until_ready(programs[name](*given))
+            times[name].append(clock() - begun)
     return times
 
 
