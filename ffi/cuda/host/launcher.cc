@@ -151,7 +151,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.trap = spec_.trap;
   local.members = memory;
   if (memory) {
-    if (communicator_->ranks().one_process()) local.others = communicator_->ranks().OtherDevices(rank);
+    local.others = communicator_->ranks().OtherDevices(rank);
     local.replace_in = communicator_->memory().FindReplacement(rank, GroupMemory::Role::kInput, in_bytes());
     local.replace_out = communicator_->memory().FindReplacement(rank, GroupMemory::Role::kOutput, out_bytes());
   }
@@ -200,12 +200,17 @@ void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<
   local.copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.in_blocks, spec_.out_blocks);
 }
 
-// Whether all processes of the domain have mapped the buffer, and where it is. Does not wait for them.
+// Whether all of the domain can address the buffer, and where it is. Does not wait: what other processes have not
+// mapped, or other devices do not reach, is mapped and granted for later launches.
 bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset) {
   if (bytes == 0) return true;
+  const bool alone = communicator_->ranks().one_process();
   const Allocation allocation = communicator_->gpu().Find(pointer);
-  if (allocation.sharing == Sharing::kNone || !Within(allocation, pointer, bytes)) return false;
-  *offset = static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
+  const bool whole = Within(allocation, pointer, bytes);
+  if (alone ? allocation.base != nullptr && !whole : allocation.sharing == Sharing::kNone || !whole) return false;
+  *region = 0;
+  *offset = alone ? reinterpret_cast<uint64_t>(pointer)
+                  : static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
   {
     MutexLock lock(mutex_);
     if (auto known = local.known.find(allocation.id); known != local.known.end()) {
@@ -213,47 +218,39 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
       return true;
     }
   }
-  const uint32_t number = communicator_->regions().exports().TryShare(allocation, communicator_->ranks().processes());
-  if (number == 0) return false;
+  const bool reached = Reached(local, pointer);
+  if (!alone) *region = communicator_->regions().exports().TryShare(allocation, communicator_->ranks().processes());
+  if (!reached || (!alone && *region == 0)) return false;
   MutexLock lock(mutex_);
-  local.known[allocation.id] = number;
-  *region = number;
+  if (allocation.id != 0) local.known[allocation.id] = static_cast<uint32_t>(*region);
   return true;
 }
 
-// Whether the process's other devices can address the buffer. Where they cannot, they will.
-bool LaunchPlan::Reached(Local& local, const void* pointer, uint64_t bytes) {
-  if (bytes == 0) return true;
-  const uint64_t id = communicator_->gpu().Find(pointer).id;
-  {
-    MutexLock lock(mutex_);
-    if (id != 0 && local.known.count(id) != 0) return true;
-  }
+// Whether the process's other devices can address the memory at the pointer. Where they cannot, they will.
+bool LaunchPlan::Reached(const Local& local, const void* pointer) {
   for (int device : local.others) {
     if (communicator_->gpu().Reaches(device, pointer)) continue;
     communicator_->regions().exports().PostGrant(local.others, pointer);
     return false;
   }
-  MutexLock lock(mutex_);
-  if (id != 0) local.known[id] = 0;
   return true;
 }
 
-// Finds the locations of the buffers for peers. Buffers that the peers have not mapped are replaced by own memory.
+// Finds the locations of the buffers for peers. Buffers that not all of these can address are replaced by own memory.
 void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged) {
   args->in = static_cast<const char*>(in);
   args->out = static_cast<char*>(out);
   const bool own = !local.members || communicator_->ranks().one_process();
-  if (own && (local.others.empty() || (Reached(local, in, in_bytes()) && Reached(local, out, out_bytes())))) {
+  if (own && local.others.empty()) {
     args->in_region = args->out_region = 0;
     args->in_offset = reinterpret_cast<uint64_t>(in);
     args->out_offset = reinterpret_cast<uint64_t>(out);
     return;
   }
-  if (spec_.zero_copy && !own) {
-    // Both, so that both are listed at the first launch.
-    const bool in_mapped = Locate(local, in, in_bytes(), &args->in_region, &args->in_offset);
-    if (Locate(local, out, out_bytes(), &args->out_region, &args->out_offset) && in_mapped) return;
+  if (spec_.zero_copy || own) {
+    // Both, so that both are asked for at the first launch.
+    const bool in_located = Locate(local, in, in_bytes(), &args->in_region, &args->in_offset);
+    if (Locate(local, out, out_bytes(), &args->out_region, &args->out_offset) && in_located) return;
   }
   const auto lacks = [](uint64_t bytes, const auto* replacement) { return bytes != 0 && replacement == nullptr; };
   if (lacks(in_bytes(), local.replace_in) || lacks(out_bytes(), local.replace_out)) {

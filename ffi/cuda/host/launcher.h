@@ -93,7 +93,7 @@ class LaunchPlan {
     uint64_t* extents;
     Status* status;
     bool members;                        // whether other ranks address its buffers
-    std::map<uint64_t, uint32_t> known;  // allocation id -> region that the whole domain has mapped; under mutex_
+    std::map<uint64_t, uint32_t> known;  // allocation id -> region, where all of the domain address it; under mutex_
     std::vector<int> others;             // devices of this process that address the buffers
     const GroupMemory::Replacement* replace_in;  // nullptr if there is none
     const GroupMemory::Replacement* replace_out;
@@ -110,7 +110,7 @@ class LaunchPlan {
   void Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, const EpilogueBuffers* epilogue,
                uint64_t in_bytes, uint64_t out_bytes, void* stream) const;
   void Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged);
-  bool Reached(Local& local, const void* pointer, uint64_t bytes);
+  bool Reached(const Local& local, const void* pointer);
   bool Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset);
 
   std::shared_ptr<Communicator> communicator_;

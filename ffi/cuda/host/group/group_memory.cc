@@ -107,8 +107,14 @@ std::string GroupMemory::GrantBuffers(int rank, const void* in, uint64_t in_byte
                                       uint64_t out_bytes) {
   std::string how;
   for (auto [pointer, bytes] : {std::pair(in, in_bytes), std::pair(out, out_bytes)}) {
-    for (int device : ranks_.OtherDevices(rank)) {
-      if (bytes == 0 || gpu_.Reaches(device, pointer)) continue;
+    if (bytes == 0) continue;
+    const std::vector<int> others = ranks_.OtherDevices(rank);
+    const Allocation allocation = gpu_.Find(pointer);
+    if (!others.empty() && allocation.base != nullptr && !Within(allocation, pointer, bytes)) {
+      return "staged: a buffer of rank " + std::to_string(rank) + " is put together from several allocations";
+    }
+    for (int device : others) {
+      if (gpu_.Reaches(device, pointer)) continue;
       try {
         gpu_.Grant(device, pointer);
       } catch (const GpuError& error) {
@@ -123,7 +129,8 @@ std::string GroupMemory::GrantBuffers(int rank, const void* in, uint64_t in_byte
 
 std::string GroupMemory::ShareBuffers(int rank, const void* in, uint64_t in_bytes, const void* out,
                                       uint64_t out_bytes) {
-  if (ranks_.one_process()) return GrantBuffers(rank, in, in_bytes, out, out_bytes);
+  std::string granted = GrantBuffers(rank, in, in_bytes, out, out_bytes);
+  if (ranks_.one_process() || granted.find("staged") == 0) return granted;
   const auto look = [this] { health_.ThrowIfBroken(); };
   bool descriptor = false;
   for (auto [what, pointer, bytes] : {std::tuple("input", in, in_bytes), std::tuple("output", out, out_bytes)}) {
@@ -137,7 +144,7 @@ std::string GroupMemory::ShareBuffers(int rank, const void* in, uint64_t in_byte
     }
     descriptor |= gpu_.Find(pointer).sharing == Sharing::kDescriptor;
   }
-  return descriptor ? "shared by file descriptor" : "shared by CUDA IPC";
+  return (descriptor ? "shared by file descriptor" : "shared by CUDA IPC") + (granted.empty() ? "" : ", " + granted);
 }
 
 cuda::Status* GroupMemory::NewStatus() {

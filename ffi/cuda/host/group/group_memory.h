@@ -43,9 +43,9 @@ class GroupMemory {
   char* StagingBuffer(int rank, int peer) const;
   uint64_t staging_bytes() const { return staging_bytes_; }
 
-  // For planning threads: has the domain's other processes map a rank's buffers, and waits for them, or lets this
-  // process's other devices address them. Returns "" if they are addressed as they are, "shared by file descriptor",
-  // "shared by CUDA IPC", "granted ...", or "staged: " and why.
+  // For planning threads: lets this process's other devices address a rank's buffers, has the domain's other processes
+  // map them, and waits for these. Returns "" if they are addressed as they are, "shared by file descriptor", "shared
+  // by CUDA IPC", "granted ...", one of these two and the last, or "staged: " and why.
   std::string ShareBuffers(int rank, const void* in, uint64_t in_bytes, const void* out, uint64_t out_bytes);
 
   // Own memory of at least that many bytes for the schedules' scratch chunks.

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -51,17 +52,25 @@ class FakeGpu final : public Gpu {
   void Prepare(int device) override { prepared_ |= 1u << device; }
 
   char* Allocate(int device, uint64_t bytes) override { return AllocateAs(device, bytes, Sharing::kHandle); }
-  char* AllocateShared(int device, uint64_t bytes) override { return AllocateAs(device, bytes, Sharing::kDescriptor); }
-  char* AllocateAs(int device, uint64_t bytes, Sharing sharing) {
+  char* AllocateShared(int device, uint64_t bytes) override {
+    const bool own_device_only = options().own_device_only;
+    const uint64_t part = options().mapping_bytes;
+    if (part == 0) return AllocateAs(device, bytes, Sharing::kDescriptor, own_device_only);
+    char* memory = Mapped(nullptr, bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    for (uint64_t at = 0; at < bytes; at += part) {
+      AllocateAs(device, std::min(part, bytes - at), Sharing::kDescriptor, own_device_only, memory + at);
+    }
+    return memory;
+  }
+  // At the address `at` unless that is nullptr.
+  char* AllocateAs(int device, uint64_t bytes, Sharing sharing, bool own_device_only = false, char* at = nullptr) {
     CheckNotCapturing();
     const int fd = memfd_create("jaxring-fake-gpu", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw GpuError("out of memory");
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED) throw GpuError("out of memory");
+    char* memory = Mapped(at, bytes, at == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED, fd);
     std::lock_guard lock(mutex_);
-    Mapping mapping{{static_cast<char*>(memory), bytes, ++last_id_, device, sharing}, fd};
-    own_[mapping.allocation.base] = mapping;
-    return mapping.allocation.base;
+    own_[memory] = {{memory, bytes, ++last_id_, device, sharing}, fd, own_device_only};
+    return memory;
   }
   void Free(int, char* memory) override {
     CheckNotCapturing();
@@ -98,9 +107,9 @@ class FakeGpu final : public Gpu {
   }
   bool Reaches(int device, const void* pointer) override {
     const Allocation found = Find(pointer);
-    if (!options().own_device_only || found.sharing != Sharing::kDescriptor || found.device == device) return true;
+    if (found.base == nullptr || found.device == device) return true;
     std::lock_guard lock(mutex_);
-    return granted_.count({found.base, device}) != 0;
+    return !own_.at(found.base).own_device_only || granted_.count({found.base, device}) != 0;
   }
   void Grant(int device, const void* pointer) override {
     CheckNotCapturing();
@@ -195,13 +204,11 @@ class FakeGpu final : public Gpu {
     CheckReached(device, args);
     Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoBarrier, {}, {}, {}, epilogue});
   }
-  // What a launch whose members address each other's buffers needs.
+  // What a launch whose members address each other's buffers needs: here all devices are members'.
   void CheckReached(int device, const Args& args) {
     CheckPrepared(device);
-    for (int other = 0; other < options().devices && args.member_count != 0 && args.in_region == 0; ++other) {
-      for (uint64_t at : {args.in_offset, args.out_offset}) {
-        if (!Reaches(other, reinterpret_cast<const void*>(at))) throw GpuError("an illegal memory access (700)");
-      }
+    for (int other = 0; other < options().devices && args.member_count != 0; ++other) {
+      if (!Reaches(other, args.in) || !Reaches(other, args.out)) throw GpuError("an illegal memory access (700)");
     }
   }
   void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
@@ -217,7 +224,7 @@ class FakeGpu final : public Gpu {
     Machine::Get().Push(Number(stream), {{}, args, -1, kWarp, Task::kNoBarrier, {}, ragged});
   }
   void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
-    CheckPrepared(device);
+    CheckReached(device, args);
     Machine::Get().Push(Number(stream), {{}, args, static_cast<int>(fused), threads});
   }
   void LaunchBarrier(int device, bool open, const Args& args, void* stream) override {
@@ -289,7 +296,13 @@ class FakeGpu final : public Gpu {
   struct Mapping {
     Allocation allocation;
     int fd;
+    bool own_device_only;
   };
+  static char* Mapped(char* at, uint64_t bytes, int flags, int fd) {
+    void* memory = mmap(at, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (memory == MAP_FAILED) throw GpuError("out of memory");
+    return static_cast<char*>(memory);
+  }
   NewMemory Bindable() {
     return [this](int device, uint64_t bytes) {
       char* memory = AllocateShared(device, bytes);

@@ -30,9 +30,11 @@ struct Options {
   bool no_direct = false;  // NICs do not address its memory
   // A peer's memory is mapped only while none of this process's kernels runs.
   bool map_behind_kernels = false;
-  // Virtual memory is for its own device and those that are granted it.
-  bool own_device_only = false;
   uint64_t no_import_of = 0;  // allocations of that many bytes cannot be mapped by peers
+  // Of AllocateShared's memory from now on, which stands for XLA's then: it is for its own device and those that are
+  // granted it; it is put together from mappings of that many bytes, whole pages.
+  bool own_device_only = false;
+  uint64_t mapping_bytes = 0;
 };
 Options& options();
 

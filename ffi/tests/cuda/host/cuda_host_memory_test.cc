@@ -125,43 +125,6 @@ void OneFailedMapping(Processes& here) {
   small.Check(0);
   CHECK_EQ(small.plan->staged_launches(), 0u);
 }
-
-// Two devices of one process: each one's memory is not for the other until it is granted. The first launches do not
-// wait for that.
-void NotGranted(Processes& here) {
-  cuda::fake::options().own_device_only = true;
-  const Schedule& schedule = Find("all_reduce direct 1x2 x1");
-  for (bool planned : {false, true}) {
-    const GroupShape shape = ShapeOf(schedule, {0, 0}, {0, 0}, cuda::Protocol::kSimple);
-    auto group = Join(here, shape);
-    std::vector<std::unique_ptr<Buffers>> buffers;
-    for (int r : {0, 1}) buffers.push_back(std::make_unique<Buffers>(r, schedule, 1000));
-    auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, 1000);
-    for (int r = 0; r < 2 && planned; ++r) {
-      const std::string how =
-          group->memory().ShareBuffers(r, buffers[r]->in, plan->in_bytes(), buffers[r]->out, plan->out_bytes());
-      CHECK(how.find("granted") == 0);
-    }
-    for (int round = 0; round < 400; ++round) {
-      const uint64_t before = plan->staged_launches();
-      for (int r : {0, 1}) {
-        buffers[r]->Fill(round);
-        const Status status =
-            plan->Launch(r, buffers[r]->in, buffers[r]->out, plan->in_bytes(), plan->out_bytes(), StreamOf(r));
-        if (!status.ok()) std::cerr << status.message << std::endl;
-        CHECK(status.ok());
-      }
-      for (int r : {0, 1}) {
-        cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
-        buffers[r]->Check(round);
-      }
-      CHECK_EQ(round == 0 && plan->staged_launches() == 0, round == 0 && planned);
-      if (plan->staged_launches() == before) break;
-      CHECK(round < 399);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  }
-}
 #endif
 
 // XLA may capture a site's first call, when the peers have not mapped the buffers yet. Another thread then makes the
@@ -217,8 +180,6 @@ CASE("staged") { PlayIn(2, Staged); }
 CASE("unexportable") { PlayIn(2, Unexportable); }
 
 CASE("maps_behind_kernels") { PlayIn(2, MapsBehindKernels); }
-
-CASE("not_granted") { PlayIn(1, NotGranted); }
 
 CASE("one_failed_mapping") { PlayIn(2, OneFailedMapping); }
 #endif
