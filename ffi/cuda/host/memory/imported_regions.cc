@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
@@ -11,6 +13,12 @@
 #include "cuda/host/memory/descriptors.h"
 
 namespace jaxring::cuda {
+namespace {
+
+// When a region that could not be mapped is tried again, each counted from the time before.
+constexpr std::array kAgain = {std::chrono::seconds(1), std::chrono::seconds(10)};
+
+}  // namespace
 
 ImportedRegions::ImportedRegions(Gpu& gpu, int process) : gpu_(gpu), process_(process), doorbell_(Doorbell::Create()) {
   for (int device = 0; device < gpu_.DeviceCount(); ++device) ordinals_[gpu_.Info(device).uuid] = device;
@@ -75,7 +83,7 @@ uint64_t ImportedRegions::Base(int device, int process, uint32_t region, Deadlin
     const auto failed = peer->failed.find(region);
     if (peer->process != process || failed == peer->failed.end()) continue;
     throw std::runtime_error("process " + std::to_string(process_) + " cannot map device memory of process " +
-                             std::to_string(process) + ": " + failed->second);
+                             std::to_string(process) + ": " + failed->second.reason);
   }
   throw std::runtime_error("device " + std::to_string(device) + " does not reach the memory of process " +
                            std::to_string(process));
@@ -90,7 +98,10 @@ void ImportedRegions::Watch() {
       MutexLock lock(mutex_);
       for (auto& peer : peers_) peers.push_back(peer.get());
     }
-    for (Peer* peer : peers) MapNews(*peer);
+    for (Peer* peer : peers) {
+      MapNews(*peer);
+      MapFailed(*peer);
+    }
     if (!stop_) doorbell_->Wait(seen, 100'000);
   }
 }
@@ -140,6 +151,47 @@ void ImportedRegions::MapNews(Peer& peer) {
   }
 }
 
+// What failed may pass: an owner that was too busy to send a descriptor, or too little memory. Until then its owner
+// copies the data. A device that has not come to the region yet maps it with the news.
+void ImportedRegions::MapFailed(Peer& peer) {
+  const Deadline now = std::chrono::steady_clock::now();
+  std::set<int> devices;
+  std::vector<uint32_t> due;
+  {
+    MutexLock lock(mutex_);
+    devices = devices_;
+    for (const auto& [number, failure] : peer.failed) {
+      if (failure.times < kAgain.size() && now >= failure.again) due.push_back(number);
+    }
+  }
+  for (uint32_t number : due) {
+    bool mapped = true;
+    for (int device : devices) {
+      PeerTable* table;
+      {
+        MutexLock lock(mutex_);
+        table = &TableOf(device, peer.process);
+        if (table->tried <= number || table->known[number] != 0) continue;
+      }
+      try {
+        const uint64_t base = MapOne(device, *table, number, peer.directory->page());
+        MutexLock lock(mutex_);
+        table->known[number] = base;
+      } catch (const std::exception&) {  // the first reason stays
+        mapped = false;
+      }
+    }
+    MutexLock lock(mutex_);
+    Failure& failure = peer.failed.at(number);
+    if (mapped) {
+      peer.failed.erase(number);
+      peer.place->mappings[number].store(Mapping::kMapped, std::memory_order_release);
+    } else if (++failure.times < kAgain.size()) {
+      failure.again = now + kAgain[failure.times];
+    }
+  }
+}
+
 uint64_t ImportedRegions::MapOne(int device, RegionTable& table, uint32_t number, const DirectoryPage& page) {
   const DirectoryRecord& record = page.records[number];
   const std::string uuid(record.device, strnlen(record.device, sizeof record.device));
@@ -169,7 +221,7 @@ void ImportedRegions::Failed(Peer& peer, uint32_t number, const char* reason) {
     std::snprintf(peer.place->reason, sizeof peer.place->reason, "%s", reason);
     peer.place->reason_of.store(number, std::memory_order_release);
   }
-  peer.failed.emplace(number, reason);
+  peer.failed.emplace(number, Failure{reason, 0, std::chrono::steady_clock::now() + kAgain[0]});
   peer.place->mappings[number].store(Mapping::kFailed, std::memory_order_release);
   ++failed_mappings_;
 }

@@ -53,12 +53,17 @@ class ImportedRegions {
   Counts counts() const { return {mapped_bytes_, failed_mappings_}; }
 
  private:
+  struct Failure {
+    std::string reason;
+    size_t times;    // that it was tried again
+    Deadline again;  // when it is next
+  };
   struct Peer {
     int process;
     std::unique_ptr<RegionDirectory> directory;
     DirectoryPage::Reader* place;
-    uint32_t confirmed = 1;                  // regions below this number have been confirmed or have failed
-    std::map<uint32_t, std::string> failed;  // region -> reason
+    uint32_t confirmed = 1;              // regions below this number have been confirmed or have failed
+    std::map<uint32_t, Failure> failed;  // by region
   };
   struct PeerTable : RegionTable {
     using RegionTable::RegionTable;
@@ -66,6 +71,7 @@ class ImportedRegions {
   };
   void Watch();
   void MapNews(Peer& peer);
+  void MapFailed(Peer& peer);
   uint64_t MapOne(int device, RegionTable& table, uint32_t number, const DirectoryPage& page);
   void Failed(Peer& peer, uint32_t number, const char* reason) JAXRING_REQUIRES(mutex_);
   PeerTable& TableOf(int device, int process) JAXRING_REQUIRES(mutex_);

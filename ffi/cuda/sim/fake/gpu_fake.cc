@@ -133,7 +133,7 @@ class FakeGpu final : public Gpu {
     if (options().no_import) throw GpuError("cudaIpcOpenMemHandle: peer access is not supported (217)");
     Handle contents;
     std::memcpy(&contents, handle.bytes.data(), sizeof contents);
-    if (contents.bytes == options().no_import_of) throw GpuError("cudaIpcOpenMemHandle: out of memory (2)");
+    if (Unmappable(contents.bytes)) throw GpuError("cudaIpcOpenMemHandle: out of memory (2)");
     const std::string path = "/proc/" + std::to_string(contents.pid) + "/fd/" + std::to_string(contents.fd);
     const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd < 0) throw GpuError("cannot open " + path + ": " + std::strerror(errno));
@@ -152,7 +152,7 @@ class FakeGpu final : public Gpu {
   char* ImportDescriptor(int, int descriptor, uint64_t bytes) override {
     CheckNotCapturing();
     if (options().no_import) throw GpuError("cuMemImportFromShareableHandle: not supported (801)");
-    if (bytes == options().no_import_of) throw GpuError("cuMemMap: out of memory (2)");
+    if (Unmappable(bytes)) throw GpuError("cuMemMap: out of memory (2)");
     return Map(descriptor, bytes);
   }
 
@@ -298,6 +298,7 @@ class FakeGpu final : public Gpu {
     int fd;
     bool own_device_only;
   };
+  static bool Unmappable(uint64_t bytes) { return bytes == __atomic_load_n(&options().no_import_of, __ATOMIC_RELAXED); }
   static char* Mapped(char* at, uint64_t bytes, int flags, int fd) {
     void* memory = mmap(at, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
     if (memory == MAP_FAILED) throw GpuError("out of memory");

@@ -15,7 +15,7 @@
 
 namespace jaxring::cuda::fake {
 
-// Injected failures; to be set before the GPU is used.
+// Injected failures; to be set before the GPU is used, unless they say otherwise.
 struct Options {
   int devices = 2;
   bool lose_writes = false;  // copies into another process's memory do not arrive
@@ -30,7 +30,7 @@ struct Options {
   bool no_direct = false;  // NICs do not address its memory
   // A peer's memory is mapped only while none of this process's kernels runs.
   bool map_behind_kernels = false;
-  uint64_t no_import_of = 0;  // allocations of that many bytes cannot be mapped by peers
+  uint64_t no_import_of = 0;  // allocations of that many bytes cannot be mapped by peers; may be stored to, atomically
   // Of AllocateShared's memory from now on, which stands for XLA's then: it is for its own device and those that are
   // granted it; it is put together from mappings of that many bytes, whole pages.
   bool own_device_only = false;
