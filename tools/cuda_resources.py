@@ -25,7 +25,7 @@ REGISTER_LIMITS = {
     "FusedKernel": 168,
     "OneShotKernel": 168,
     "AnyOneShotKernel": 168,
-    "MailKernel": 168,
+    "PointToPointKernel": 168,
     "ExtentsKernel": 168,
     "MulticastKernel": 168,
 }
@@ -50,7 +50,7 @@ ONE_SHOT = re.compile(r"OneShotKernelILNS_5DTypeE(\d+)ELi(\d)E")
 # Of all widths.
 EPILOGUE = re.compile(r"EpilogueKernelINS\d*_\d+([A-Za-z]\w*?)EE")
 # Kernels without template parameters, and their protocols.
-PLAIN = {"MailKernel": "Simple", "ExtentsKernel": "", "MulticastKernel": ""}
+PLAIN = {"PointToPointKernel": "Simple", "ExtentsKernel": "", "MulticastKernel": ""}
 
 # Instructions that a kernel's code must have, by protocol: 16-byte loads and stores of memory and slots, and the
 # instructions that order them.
@@ -171,7 +171,7 @@ def compiler(build: Path) -> str:
 
 def table(kernels: list[Kernel]) -> list[str]:
     return [
-        f"{k.arch:7} {k.name:24} {k.registers:4} registers {k.shared:6} bytes shared {k.spills:5} spilled"
+        f"{k.arch:7} {k.name:29} {k.registers:4} registers {k.shared:6} bytes shared {k.spills:5} spilled"
         for k in sorted(kernels, key=lambda k: (k.arch, k.name))
     ]
 
@@ -199,7 +199,7 @@ def code_rows(build: Path, cuobjdump: str) -> tuple[list[str], list[str]]:
         code = [(int(at, 16), what) for at, what in INSTRUCTION.findall(text)]
         # What follows the last exit is padding and never runs.
         size, loop = code[-1][0] + 16, loop_bytes(code)
-        rows.append(f"sm_90   {name:24} {size:7} bytes of code {loop:6} in a loop over data")
+        rows.append(f"sm_90   {name:29} {size:7} bytes of code {loop:6} in a loop over data")
         limit = EPILOGUE_LOOP_LIMIT if kind == "EpilogueKernel" else LOOP_LIMIT
         if loop > limit:
             faults.append(f"{name} for sm_90 has a loop over data of {loop} bytes, more than {limit}")

@@ -138,7 +138,7 @@ void BindPlans(nb::module_& m) {
           "set_bulk", [](PlanBuilder& b, uint64_t bytes) { b.spec.bulk_bytes = bytes; }, nb::arg("bytes"),
           "From how many bytes on a slice that only moves goes by bulk copies, on devices that have them; 0: never.")
       .def(
-          "set_mail",
+          "set_point_to_point",
           [](PlanBuilder& b, std::shared_ptr<Communicator> header_ring, bool sends, uint64_t check) {
             b.spec.half = sends ? Half::kSend : Half::kRecv;
             b.spec.header_ring = std::move(header_ring);

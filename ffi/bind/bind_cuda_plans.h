@@ -1,4 +1,4 @@
-// Plans of the CUDA engine as Python makes them, and trials of them without XLA.
+// Plans of the CUDA engine as Python makes them, and standalone runs of them, without XLA.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -38,13 +38,13 @@ bool Site::Interrupt(const std::string& why, Clock::time_point at) {
   MutexLock lock(mutex_);
   bool found = false;
   for (Group& group : groups_) {
-    for (Instance& instance : group.waiting) {
-      if (instance.begun > at || !instance.failure.ok()) continue;
-      const std::string what = group.ready ? group.parts[0].plan->what : CallName(0);
-      // The failed instance is kept, so that ranks that arrive later fail, too.
-      instance.failure = Status::Error(Code::kAborted, what + ": " + why);
-      FailAll(instance, instance.failure);
-      TellFailure(group, instance);
+    for (Execution& execution : group.waiting) {
+      if (execution.begun > at || !execution.failure.ok()) continue;
+      const std::string what = group.ready ? group.collectives[0].plan->what : CallName(0);
+      // The failed execution is kept, so that ranks that arrive later fail, too.
+      execution.failure = Status::Error(Code::kAborted, what + ": " + why);
+      FailAll(execution, execution.failure);
+      TellFailure(group, execution);
       found = true;
     }
   }

@@ -169,7 +169,7 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     counters_.failures++;
     // A process that aborts reports itself once, not each of its operations.
     if (!op->plan().alone() && !halting_.halted()) {
-      network_->SpreadFailure(op->key(), status, op->plan().process);
+      network_->BroadcastFailure(op->key(), status, op->plan().process);
     }
     network_->unexpected().Discard(op->key());
     if (op->owned_input) sites_.KeepFailure(op->plan().key, status);

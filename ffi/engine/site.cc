@@ -28,7 +28,8 @@ void PlanRequest::Identify(uint64_t key, Half half, int process) const {
 void PlanRequest::Reject(const Status& status) const { site->Reject(group, collective, status, epoch); }
 
 Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), spec_(std::move(spec)) {
-  // Not only at the next tick: a signal may come before that, and the first call of a program may wait long.
+  // Watches signal handlers that were installed meanwhile. The engine also does so at each tick while a call is in
+  // flight, but a signal may come before that, and the first call of a program may wait long for its plan.
   WatchSignalsAgain();
   engine_->sites().Add(this);
   epoch_ = engine_->network().epoch();
@@ -36,7 +37,7 @@ Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), 
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
   }
   groups_.resize(spec_.groups.size() / spec_.group_size);
-  for (Group& group : groups_) group.parts.resize(spec_.specs.size());
+  for (Group& group : groups_) group.collectives.resize(spec_.specs.size());
   engine_->counters().sites++;
 }
 
@@ -85,11 +86,11 @@ void Site::Arrive(Arrival arrival) {
   Group& group = groups_[group_index];
   if (group.ready && group.locals() == 1 && group.waiting.empty()) {
     const auto now = Clock::now();
-    Instance instance{arrival.run_id, NextSequence(group), now, {}, {}};
+    Execution execution{arrival.run_id, NextSequence(group), now, {}, {}};
     arrival.participant.on_launching_thread = true;
-    instance.arrivals.push_back(std::move(arrival));
+    execution.arrivals.push_back(std::move(arrival));
     Started started;
-    if (!Start(group_index, instance, now, &started)) return;
+    if (!Start(group_index, execution, now, &started)) return;
     lock.Unlock();
     return Launch(started, true);
   }
@@ -108,11 +109,11 @@ void Site::Arrive(Arrival arrival) {
     return;
   }
   if (group.ready && Complete(group, *it)) {
-    Instance instance = std::move(*it);
+    Execution execution = std::move(*it);
     group.waiting.erase(it);
-    instance.arrivals.back().participant.on_launching_thread = true;
+    execution.arrivals.back().participant.on_launching_thread = true;
     Started started;
-    if (!Start(group_index, instance, Clock::now(), &started)) return;
+    if (!Start(group_index, execution, Clock::now(), &started)) return;
     lock.Unlock();
     return Launch(started, true);
   }
@@ -125,21 +126,21 @@ void Site::Arrive(Arrival arrival) {
 
 void Site::Ask(int group) {
   for (size_t i = 0; i < spec_.specs.size(); ++i) {
-    Part& part = groups_[group].parts[i];
-    if (part.plan || part.asked) continue;
-    part.asked = true;
+    Collective& state = groups_[group].collectives[i];
+    if (state.plan || state.asked) continue;
+    state.asked = true;
     engine_->python().Ask({0, shared_from_this(), group, i, spec_.ordinals[i], epoch_});
   }
 }
 
-Arrival* Site::Of(Instance& instance, int rank) {
-  auto it = std::find_if(instance.arrivals.begin(), instance.arrivals.end(),
+Arrival* Site::Of(Execution& execution, int rank) {
+  auto it = std::find_if(execution.arrivals.begin(), execution.arrivals.end(),
                          [rank](const Arrival& arrival) { return arrival.participant.rank == rank; });
-  return it == instance.arrivals.end() ? nullptr : &*it;
+  return it == execution.arrivals.end() ? nullptr : &*it;
 }
 
-bool Site::Complete(const Group& group, const Instance& instance) const {
-  return instance.arrivals.size() == group.locals();
+bool Site::Complete(const Group& group, const Execution& execution) const {
+  return execution.arrivals.size() == group.locals();
 }
 
 uint64_t Site::NextSequence(Group& group) {
@@ -151,23 +152,24 @@ void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Pla
   engine_->workers().Start();
   RelockableMutexLock lock(mutex_);
   Group& group = groups_[group_index];
-  Part& part = group.parts[collective];
+  Collective& state = group.collectives[collective];
   // Ignores a plan that was requested before the job was rebuilt, and a second plan.
-  if (plan->epoch != epoch_ || part.plan) return;
-  Identified(group, part, {plan->key, plan->half, plan->process});
-  part.plan = std::move(plan);
-  part.asked = false;
-  group.ready = std::all_of(group.parts.begin(), group.parts.end(), [](const Part& each) { return each.plan; });
+  if (plan->epoch != epoch_ || state.plan) return;
+  Identified(group, state, {plan->key, plan->half, plan->process});
+  state.plan = std::move(plan);
+  state.asked = false;
+  group.ready =
+      std::all_of(group.collectives.begin(), group.collectives.end(), [](const Collective& each) { return each.plan; });
   if (!group.ready) return;
   while (true) {
     auto it = group.waiting.begin();
     while (it != group.waiting.end() && !Complete(group, *it)) ++it;
     if (it == group.waiting.end()) return;
-    Instance instance = std::move(*it);
+    Execution execution = std::move(*it);
     group.waiting.erase(it);
-    if (!instance.failure.ok()) continue;
+    if (!execution.failure.ok()) continue;
     Started started;
-    if (!Start(group_index, instance, Clock::now(), &started)) continue;
+    if (!Start(group_index, execution, Clock::now(), &started)) continue;
     lock.Unlock();
     Launch(started, false);
     lock.Lock();
@@ -178,9 +180,9 @@ void Site::Renew(uint64_t epoch, const Status& status) {
   MutexLock lock(mutex_);
   epoch_ = epoch;
   for (Group& group : groups_) {
-    for (Instance& instance : group.waiting) FailAll(instance, status);
+    for (Execution& execution : group.waiting) FailAll(execution, status);
     group.waiting.clear();
-    group.parts = std::vector<Part>(spec_.specs.size());
+    group.collectives = std::vector<Collective>(spec_.specs.size());
     group.ready = false;
     group.counter = nullptr;
     group.begun = 0;
@@ -190,20 +192,20 @@ void Site::Renew(uint64_t epoch, const Status& status) {
 void Site::Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t epoch) {
   MutexLock lock(mutex_);
   if (epoch != epoch_) return;
-  Identified(groups_[group], groups_[group].parts[collective], {key, half, process});
+  Identified(groups_[group], groups_[group].collectives[collective], {key, half, process});
 }
 
-void Site::Identified(Group& group, Part& part, const Part::Identity& identity) {
-  part.identity = identity;
-  if (!group.counter && &part == &group.parts[0]) {
+void Site::Identified(Group& group, Collective& state, const Collective::Identity& identity) {
+  state.identity = identity;
+  if (!group.counter && &state == &group.collectives[0]) {
     group.counter = engine_->sites().CounterOf(identity.key, identity.half == Half::kRecv);
     // Includes executions that failed and are gone, because the other processes have counted them.
     const uint64_t before = group.counter->fetch_add(group.begun, std::memory_order_relaxed);
-    for (Instance& instance : group.waiting) instance.sequence += before;
+    for (Execution& execution : group.waiting) execution.sequence += before;
   }
-  // Executions that failed before because this plan or another part's was missing.
-  for (Instance& instance : group.waiting) {
-    if (!instance.failure.ok()) TellFailure(group, instance);
+  // Executions that failed before because this plan or another collective's was missing.
+  for (Execution& execution : group.waiting) {
+    if (!execution.failure.ok()) TellFailure(group, execution);
   }
 }
 
@@ -212,14 +214,14 @@ void Site::Reject(int group_index, size_t collective, const Status& status, uint
   if (epoch != epoch_) return;
   if (status.code == Code::kUnavailable) engine_->network().failures().NoteTrouble();  // a peer cannot be reached
   Group& group = groups_[group_index];
-  group.parts[collective].asked = false;
-  for (Instance& instance : group.waiting) {
-    if (!instance.failure.ok()) continue;
-    FailAll(instance, status);
-    // Keeps the failed instance for the ranks that arrive later. They would begin another execution otherwise, which
+  group.collectives[collective].asked = false;
+  for (Execution& execution : group.waiting) {
+    if (!execution.failure.ok()) continue;
+    FailAll(execution, status);
+    // Keeps the failed execution for the ranks that arrive later. They would begin another execution otherwise, which
     // the other processes do not count.
-    instance.failure = status;
-    TellFailure(group, instance);
+    execution.failure = status;
+    TellFailure(group, execution);
   }
 }
 

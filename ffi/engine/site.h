@@ -87,7 +87,7 @@ class Site : public std::enable_shared_from_this<Site> {
   void Describe(Clock::time_point now, std::vector<Activity>* activities);
 
  private:
-  struct Instance {
+  struct Execution {
     int64_t run_id;
     uint64_t sequence;  // by `Group::begun`; by `Group::counter` once there is one
     Clock::time_point begun;
@@ -95,7 +95,7 @@ class Site : public std::enable_shared_from_this<Site> {
     Status failure;                 // not ok: ranks or the plan did not arrive; later ranks fail with it
   };
   // A collective of a group.
-  struct Part {
+  struct Collective {
     bool asked = false;  // a request for its plan is pending
     std::shared_ptr<const Plan> plan;
     std::shared_ptr<Operation> spare;  // an ended operation of the plan, for the next execution; the only reference
@@ -107,27 +107,27 @@ class Site : public std::enable_shared_from_this<Site> {
     std::optional<Identity> identity;
   };
   struct Group {
-    std::vector<Part> parts;
+    std::vector<Collective> collectives;
     bool ready = false;  // all of them have plans
-    std::deque<Instance> waiting;
+    std::deque<Execution> waiting;
     // Counts the executions under the first collective's key, of all sites together. Null until the key is known; until
     // then `begun` counts those of the group.
     std::shared_ptr<std::atomic<uint64_t>> counter;
     uint64_t begun = 0;
     std::map<int, int> devices;  // rank -> device; complete once the group is ready
     // The number of ranks in this process; only once the group is ready.
-    size_t locals() const { return parts[0].plan->locals.size(); }
+    size_t locals() const { return collectives[0].plan->locals.size(); }
   };
   // A rank's arrival; nullptr if it has not arrived.
-  [[gnu::hot]] static Arrival* Of(Instance& instance, int rank);
+  [[gnu::hot]] static Arrival* Of(Execution& execution, int rank);
   // Whether all local ranks have arrived. Only once the group is ready.
-  bool Complete(const Group& group, const Instance& instance) const;
+  bool Complete(const Group& group, const Execution& execution) const;
   // The sequence number of an execution that begins now.
   [[gnu::hot]] static uint64_t NextSequence(Group& group);
   // Requests the plans that a group lacks.
   void Ask(int group) JAXRING_REQUIRES(mutex_);
-  // Sets a part's identity, under which failures are broadcast from now on. Earlier failures are broadcast now.
-  void Identified(Group& group, Part& part, const Part::Identity& identity) JAXRING_REQUIRES(mutex_);
+  // Sets a collective's identity, under which failures are broadcast from now on. Earlier failures are broadcast now.
+  void Identified(Group& group, Collective& state, const Collective::Identity& identity) JAXRING_REQUIRES(mutex_);
   // What is to be done for an execution once the lock is free.
   struct Started {
     // Most calls hold one operation, for which no vector is allocated.
@@ -137,33 +137,33 @@ class Site : public std::enable_shared_from_this<Site> {
     std::span<std::shared_ptr<Operation>> ops() { return several.empty() ? std::span(&one, 1) : std::span(several); }
   };
   // Makes the operations of an execution, which Launch then launches. False if it has failed the ranks instead.
-  [[gnu::hot]] bool Start(int group, Instance& instance, Clock::time_point now, Started* started)
+  [[gnu::hot]] bool Start(int group, Execution& execution, Clock::time_point now, Started* started)
       JAXRING_REQUIRES(mutex_);
   [[gnu::hot]] void Launch(Started& started, bool on_this_thread) JAXRING_EXCLUDES(mutex_);
   // Whether the ranks' buffers fit a plan; otherwise fails the ranks.
-  [[gnu::hot]] bool Fits(const Plan& plan, size_t collective, Instance& instance) JAXRING_REQUIRES(mutex_);
+  [[gnu::hot]] bool Fits(const Plan& plan, size_t collective, Execution& execution) JAXRING_REQUIRES(mutex_);
   // Whether a rank's buffers fit the plan's epilogue, where there is either.
   [[gnu::cold]] static bool EpilogueFits(const Plan& plan, const Participant& participant);
   // Copies the data of a buffered send. Its caller's call ends once the send has begun, since the peer's receive may
   // depend on that; the completions to call then are appended to `sent`. False if it has failed the ranks instead.
-  bool Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy,
+  bool Buffer(const Plan& plan, Execution& execution, std::shared_ptr<std::vector<char>>* copy,
               std::vector<Completion>* sent) JAXRING_REQUIRES(mutex_);
   // The operation of one of the call's collectives; nullptr if it has failed the ranks instead.
-  [[gnu::hot]] std::shared_ptr<Operation> Prepare(Group& group, size_t collective, Instance& instance,
+  [[gnu::hot]] std::shared_ptr<Operation> Prepare(Group& group, size_t collective, Execution& execution,
                                                   Clock::time_point now, std::vector<Completion>* sent)
       JAXRING_REQUIRES(mutex_);
   // Makes the operations of a fused call complete the ranks together, after the last of them.
-  void Fuse(Instance& instance, std::span<std::shared_ptr<Operation>> ops);
-  void Expire(Group& group, Instance& instance) JAXRING_REQUIRES(mutex_);
+  void Fuse(Execution& execution, std::span<std::shared_ptr<Operation>> ops);
+  void Expire(Group& group, Execution& execution) JAXRING_REQUIRES(mutex_);
   // Broadcasts the failure of an execution that failed here before it began.
-  void TellFailure(Group& group, Instance& instance) JAXRING_REQUIRES(mutex_);
+  void TellFailure(Group& group, Execution& execution) JAXRING_REQUIRES(mutex_);
   // The name of a collective that may have no plan yet, for messages.
   std::string CallName(size_t collective) const;
   // What planning waits for, to append to the call's name; empty if it does not wait.
   std::string WaitsFor() const;
   // Fails an execution whose failure another process has reported; false if none has.
-  bool FailIfReported(Group& group, Instance& instance) JAXRING_REQUIRES(mutex_);
-  [[gnu::cold]] void FailAll(Instance& instance, const Status& status) JAXRING_REQUIRES(mutex_);
+  bool FailIfReported(Group& group, Execution& execution) JAXRING_REQUIRES(mutex_);
+  [[gnu::cold]] void FailAll(Execution& execution, const Status& status) JAXRING_REQUIRES(mutex_);
 
   Engine* engine_;
   const uint64_t id_;

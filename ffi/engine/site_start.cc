@@ -11,24 +11,24 @@
 
 namespace jaxring {
 
-bool Site::Fits(const Plan& plan, size_t collective, Instance& instance) {
+bool Site::Fits(const Plan& plan, size_t collective, Execution& execution) {
   for (const RankTable& table : plan.locals) {
-    const Arrival* came = Of(instance, table.site_rank());
+    const Arrival* came = Of(execution, table.site_rank());
     if (came == nullptr) {
-      FailAll(instance, Status::Error(Code::kInternal, plan.what + ": the plan names a local rank that is not here"));
+      FailAll(execution, Status::Error(Code::kInternal, plan.what + ": the plan names a local rank that is not here"));
       return false;
     }
     if (came->participant.extents) continue;
     const Arrival::Buffers buffers = came->Of(collective);
     if ((plan.half != Half::kRecv && buffers.in_bytes != plan.in_bytes()) ||
         (plan.half != Half::kSend && buffers.out_bytes != plan.out_bytes())) {
-      FailAll(instance,
+      FailAll(execution,
               Status::Error(Code::kInternal, plan.what + ": buffers of " + std::to_string(buffers.in_bytes) + " and " +
                                                  std::to_string(buffers.out_bytes) + " bytes do not fit the plan"));
       return false;
     }
     if ((plan.epilogue != nullptr || came->participant.epilogue != nullptr) && !EpilogueFits(plan, came->participant)) {
-      FailAll(instance,
+      FailAll(execution,
               Status::Error(Code::kInternal,
                             plan.what + ": parameters, operands or states of its epilogue do not fit the plan"));
       return false;
@@ -41,7 +41,7 @@ bool Site::EpilogueFits(const Plan& plan, const Participant& participant) {
   return Fit(plan.epilogue.get(), participant.epilogue.get(), plan.out_blocks * plan.block_elements);
 }
 
-bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy,
+bool Site::Buffer(const Plan& plan, Execution& execution, std::shared_ptr<std::vector<char>>* copy,
                   std::vector<Completion>* sent) {
   const size_t bytes = plan.in_bytes() * plan.locals.size();
   try {
@@ -50,13 +50,13 @@ bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vec
     const Status status = Status::Error(
         Code::kResourceExhausted, plan.what + ": process " + std::to_string(plan.process) + " has no memory for the " +
                                       std::to_string(bytes) + " bytes that it sends. " + kMemoryHint);
-    FailAll(instance, status);
-    engine_->network().SpreadFailure(OperationKey(plan, instance.sequence), status, plan.process);
+    FailAll(execution, status);
+    engine_->network().BroadcastFailure(OperationKey(plan, execution.sequence), status, plan.process);
     return false;
   }
   char* to = (*copy)->data();
   for (const RankTable& table : plan.locals) {
-    Participant& participant = Of(instance, table.site_rank())->participant;
+    Participant& participant = Of(execution, table.site_rank())->participant;
     if (plan.in_bytes() != 0) std::memcpy(to, participant.in, plan.in_bytes());
     participant.in = to;
     to += plan.in_bytes();
@@ -67,19 +67,19 @@ bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vec
   return true;
 }
 
-std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Instance& instance, Clock::time_point now,
+std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Execution& execution, Clock::time_point now,
                                          std::vector<Completion>* sent) {
-  Part& part = group.parts[collective];
-  const std::shared_ptr<const Plan>& plan = part.plan;
+  Collective& state = group.collectives[collective];
+  const std::shared_ptr<const Plan>& plan = state.plan;
   std::shared_ptr<std::vector<char>> copy;
-  if (plan->half == Half::kSend && !Buffer(*plan, instance, &copy, sent)) return nullptr;
-  std::shared_ptr<Operation> op = std::move(part.spare);
+  if (plan->half == Half::kSend && !Buffer(*plan, execution, &copy, sent)) return nullptr;
+  std::shared_ptr<Operation> op = std::move(state.spare);
   std::vector<Participant> fresh(op ? 0 : plan->locals.size());
   std::vector<Participant>& participants = op ? op->participants() : fresh;
   for (size_t i = 0; i < plan->locals.size(); ++i) {
-    Arrival& arrival = *Of(instance, plan->locals[i].site_rank());
+    Arrival& arrival = *Of(execution, plan->locals[i].site_rank());
     Participant& participant = participants[i];
-    if (group.parts.size() == 1) {
+    if (group.collectives.size() == 1) {
       participant = std::move(arrival.participant);
     } else {
       const Arrival::Buffers buffers = arrival.Of(collective);
@@ -91,15 +91,15 @@ std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Instan
   }
   const auto deadline =
       now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
-  const uint64_t key = OperationKey(*plan, instance.sequence);
+  const uint64_t key = OperationKey(*plan, execution.sequence);
   if (op) {
     op->Reuse(key, deadline);
   } else {
     op = std::make_shared<Operation>(plan, key, std::move(fresh), deadline);
   }
   op->owned_input = std::move(copy);
-  op->sequence = instance.sequence;
-  op->record = engine_->recorder().Begin(*plan, key, instance.sequence, instance.begun, now);
+  op->sequence = execution.sequence;
+  op->record = engine_->recorder().Begin(*plan, key, execution.sequence, execution.begun, now);
   for (const Participant& participant : op->participants()) {
     if (participant.extents && !participant.extents->invalid.empty()) {
       op->Fail(Status::Error(Code::kInvalidArgument, plan->what + ": " + plan->ranks[participant.rank].name + ": " +
@@ -109,27 +109,27 @@ std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Instan
   return op;
 }
 
-bool Site::Start(int group_index, Instance& instance, Clock::time_point now, Started* started) {
+bool Site::Start(int group_index, Execution& execution, Clock::time_point now, Started* started) {
   Group& group = groups_[group_index];
-  const Plan& first = *group.parts[0].plan;
+  const Plan& first = *group.collectives[0].plan;
   if (first.half != Half::kBoth) {
     if (Status failure = engine_->sites().TakeFailure(first.key); !failure.ok()) {
       failure.message = "an earlier buffered send failed: " + failure.message;
-      FailAll(instance, failure);
+      FailAll(execution, failure);
       return false;
     }
   }
-  for (size_t i = 0; i < group.parts.size(); ++i) {
-    if (!Fits(*group.parts[i].plan, i, instance)) return false;
+  for (size_t i = 0; i < group.collectives.size(); ++i) {
+    if (!Fits(*group.collectives[i].plan, i, execution)) return false;
   }
-  if (group.parts.size() != 1) started->several.resize(group.parts.size());
+  if (group.collectives.size() != 1) started->several.resize(group.collectives.size());
   const std::span ops = started->ops();
   for (size_t i = 0; i < ops.size(); ++i) {
-    ops[i] = Prepare(group, i, instance, now, &started->sent);
+    ops[i] = Prepare(group, i, execution, now, &started->sent);
     if (ops[i] == nullptr) return false;
     ops[i]->home = {this, group_index, i};
   }
-  if (!started->several.empty()) Fuse(instance, ops);
+  if (!started->several.empty()) Fuse(execution, ops);
   return true;
 }
 
@@ -138,11 +138,11 @@ void Site::Launch(Started& started, bool on_this_thread) {
   for (Completion& done : started.sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
 }
 
-void Site::Fuse(Instance& instance, std::span<std::shared_ptr<Operation>> ops) {
+void Site::Fuse(Execution& execution, std::span<std::shared_ptr<Operation>> ops) {
   std::vector<Completion> others;
-  others.reserve(instance.arrivals.size());
+  others.reserve(execution.arrivals.size());
   Completion own;
-  for (Arrival& arrival : instance.arrivals) {
+  for (Arrival& arrival : execution.arrivals) {
     if (arrival.participant.on_launching_thread) {
       own = std::move(arrival.participant.done);
     } else {
@@ -157,13 +157,13 @@ void Site::Fuse(Instance& instance, std::span<std::shared_ptr<Operation>> ops) {
 void Site::TakeBack(int group, std::span<std::shared_ptr<Operation>> ops) {
   MutexLock lock(mutex_);
   for (std::shared_ptr<Operation>& op : ops) {
-    Part& part = groups_[group].parts[op->home.collective];
-    if (op.use_count() == 1 && op->Reusable() && part.plan.get() == &op->plan()) part.spare = std::move(op);
+    Collective& state = groups_[group].collectives[op->home.collective];
+    if (op.use_count() == 1 && op->Reusable() && state.plan.get() == &op->plan()) state.spare = std::move(op);
   }
 }
 
-void Site::FailAll(Instance& instance, const Status& status) {
-  for (Arrival& arrival : instance.arrivals) {
+void Site::FailAll(Execution& execution, const Status& status) {
+  for (Arrival& arrival : execution.arrivals) {
     if (!arrival.participant.done) continue;
     engine_->completions().Post([done = std::move(arrival.participant.done), status] { done(status); });
     arrival.participant.done = nullptr;

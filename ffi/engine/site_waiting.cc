@@ -24,7 +24,7 @@ std::string Named(const std::string& spec, const std::string& shown) {
 }
 
 // How many failed executions a group keeps for the ranks that have not arrived.
-constexpr size_t kFailedInstances = 64;
+constexpr size_t kFailedExecutions = 64;
 
 }  // namespace
 
@@ -37,52 +37,52 @@ std::string Site::WaitsFor() const {
   return words.empty() ? words : ", which waits for " + words;
 }
 
-void Site::Expire(Group& group, Instance& instance) {
+void Site::Expire(Group& group, Execution& execution) {
   std::set<int> ranks;
-  for (const Arrival& arrival : instance.arrivals) ranks.insert(arrival.participant.rank);
+  for (const Arrival& arrival : execution.arrivals) ranks.insert(arrival.participant.rank);
   std::string have;
   for (int rank : ranks) have += (have.empty() ? "" : ", ") + std::to_string(rank);
   std::string text;
   if (group.ready) {
-    text = group.parts[0].plan->what + ": only ranks " + have +
+    text = group.collectives[0].plan->what + ": only ranks " + have +
            " of this process came within the deadline; the others did not reach this call";
   } else {
-    const auto lacking =
-        std::find_if(group.parts.begin(), group.parts.end(), [](const Part& part) { return !part.plan; });
-    text = "jaxring: no plan within the deadline for " + CallName(lacking - group.parts.begin()) + WaitsFor();
+    const auto lacking = std::find_if(group.collectives.begin(), group.collectives.end(),
+                                      [](const Collective& state) { return !state.plan; });
+    text = "jaxring: no plan within the deadline for " + CallName(lacking - group.collectives.begin()) + WaitsFor();
   }
-  instance.failure = Status::Error(Code::kDeadlineExceeded, text);
-  FailAll(instance, instance.failure);
-  TellFailure(group, instance);
+  execution.failure = Status::Error(Code::kDeadlineExceeded, text);
+  FailAll(execution, execution.failure);
+  TellFailure(group, execution);
 }
 
-void Site::TellFailure(Group& group, Instance& instance) {
-  for (const Part& part : group.parts) {
-    if (!part.identity) continue;  // one that has a plan has an identity
-    const uint64_t plan_key = part.identity->key;
-    const int process = part.identity->process;
-    const uint64_t key = OperationKey(plan_key, instance.sequence);
-    if (!part.plan || !part.plan->alone()) engine_->network().SpreadFailure(key, instance.failure, process);
+void Site::TellFailure(Group& group, Execution& execution) {
+  for (const Collective& state : group.collectives) {
+    if (!state.identity) continue;  // one that has a plan has an identity
+    const uint64_t plan_key = state.identity->key;
+    const int process = state.identity->process;
+    const uint64_t key = OperationKey(plan_key, execution.sequence);
+    if (!state.plan || !state.plan->alone()) engine_->network().BroadcastFailure(key, execution.failure, process);
     // Drops the messages that other processes still send for it.
     engine_->network().unexpected().Discard(key);
   }
 }
 
-bool Site::FailIfReported(Group& group, Instance& instance) {
-  auto key = [&instance](const Part& part) { return OperationKey(*part.plan, instance.sequence); };
-  auto shared = [](const Part& part) { return part.plan && !part.plan->alone(); };
+bool Site::FailIfReported(Group& group, Execution& execution) {
+  auto key = [&execution](const Collective& state) { return OperationKey(*state.plan, execution.sequence); };
+  auto shared = [](const Collective& state) { return state.plan && !state.plan->alone(); };
   std::optional<Status> failure;
-  for (const Part& part : group.parts) {
-    if (!failure && shared(part)) failure = engine_->network().failures().Find(key(part));
+  for (const Collective& state : group.collectives) {
+    if (!failure && shared(state)) failure = engine_->network().failures().Find(key(state));
   }
   if (!failure) return false;
-  instance.failure = std::move(*failure);
-  FailAll(instance, instance.failure);
+  execution.failure = std::move(*failure);
+  FailAll(execution, execution.failure);
   // The other operations of the call do not begin here either.
-  for (const Part& part : group.parts) {
-    if (!shared(part)) continue;
-    engine_->network().SpreadFailure(key(part), instance.failure, -1);
-    engine_->network().unexpected().Discard(key(part));
+  for (const Collective& state : group.collectives) {
+    if (!shared(state)) continue;
+    engine_->network().BroadcastFailure(key(state), execution.failure, -1);
+    engine_->network().unexpected().Discard(key(state));
   }
   return true;
 }
@@ -90,17 +90,17 @@ bool Site::FailIfReported(Group& group, Instance& instance) {
 void Site::Describe(Clock::time_point now, std::vector<Activity>* activities) {
   MutexLock lock(mutex_);
   for (const Group& group : groups_) {
-    for (const Instance& instance : group.waiting) {
-      if (!instance.failure.ok()) continue;
-      for (size_t i = 0; i < group.parts.size(); ++i) {
-        const Plan* plan = group.parts[i].plan.get();
+    for (const Execution& execution : group.waiting) {
+      if (!execution.failure.ok()) continue;
+      for (size_t i = 0; i < group.collectives.size(); ++i) {
+        const Plan* plan = group.collectives[i].plan.get();
         Activity activity;
         activity.running = true;
-        activity.age_ms = AgeMs(now - instance.begun);
+        activity.age_ms = AgeMs(now - execution.begun);
         if (plan != nullptr) {
-          activity.key = OperationKey(*plan, instance.sequence);
-          activity.what = plan->what + ", execution " + std::to_string(instance.sequence) + " (" +
-                          std::to_string(instance.arrivals.size()) + " of its " + std::to_string(plan->locals.size()) +
+          activity.key = OperationKey(*plan, execution.sequence);
+          activity.what = plan->what + ", execution " + std::to_string(execution.sequence) + " (" +
+                          std::to_string(execution.arrivals.size()) + " of its " + std::to_string(plan->locals.size()) +
                           " ranks have come)";
         } else {
           activity.what = "the planning of " + CallName(i) + WaitsFor();
@@ -128,13 +128,13 @@ bool Site::CheckDeadlines(Clock::time_point now, const std::string* abort_reason
       } else if (it->failure.ok()) {
         Expire(group, *it);
       }
-      // Keeps the failed instance for the ranks that arrive later. They would begin another execution otherwise, which
+      // Keeps the failed execution for the ranks that arrive later. They would begin another execution otherwise, which
       // the other processes do not count.
       const bool keep = abort_reason == nullptr;
       failed += keep;
       it = keep ? std::next(it) : group.waiting.erase(it);
     }
-    for (auto it = group.waiting.begin(); failed > kFailedInstances; --failed) {
+    for (auto it = group.waiting.begin(); failed > kFailedExecutions; --failed) {
       while (it->failure.ok()) ++it;
       it = group.waiting.erase(it);
     }

@@ -24,7 +24,7 @@ void Network::SendMissed(int process, FrameSender& control) {
 }
 
 void Network::OnFrame(int process, const ControlFrame& frame) {
-  peers_.Hear(process, frame);
+  peers_.OnFrame(process, frame);
   switch (frame.kind) {
     case ControlFrame::Kind::kAlive:
       break;
@@ -89,7 +89,7 @@ bool Network::RecordFailure(uint64_t key, const Status& failure) {
   return true;
 }
 
-void Network::SpreadFailure(uint64_t key, Status failure, int first) {
+void Network::BroadcastFailure(uint64_t key, Status failure, int first) {
   if (first >= 0) failure.message += " (Process " + std::to_string(first) + " was the first to see it.)";
   if (RecordFailure(key, failure)) peers_.TellAll(FailureFrame(key, failure), -1);
 }

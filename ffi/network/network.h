@@ -48,7 +48,7 @@ class Network {
   // An operation has failed in this process: the others are told and fail it with the same message. Nothing if its
   // failure is known already. `first`: this process, which has seen it before all others; -1: one has reported it of
   // another operation of the same call.
-  void SpreadFailure(uint64_t key, Status failure, int first);
+  void BroadcastFailure(uint64_t key, Status failure, int first);
   // What is to be done at each tick: looks at the connections, and closes the links with processes that have ended in
   // good order. Returns those whose last messages have arrived by now, too.
   std::vector<int> Check(Time now);
@@ -81,7 +81,7 @@ class Network {
   OnEnd LinkEnded(int process);
 
  private:
-  // Of the connections alone, for Check and DropConnections.
+  // What Check and DropConnections do to the connections themselves.
   virtual void CheckConnections(Time /*now*/) {}
   virtual void EndConnections() = 0;
 

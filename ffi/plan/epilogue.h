@@ -21,7 +21,7 @@ struct PlanEpilogue {
     const Epilogue* function;
     size_t parameter, further;
   };
-  // Of an operand, or a state, of a stage: an array of the result's shape.
+  // An operand, or a state, of a stage: an array of the result's shape.
   struct Further {
     const Kernels* kernels;  // of sums of its dtype
     int state;               // its place among the states, which are results, too; -1 for an operand

@@ -115,8 +115,8 @@ struct Plan {
 };
 
 // Checks, before Seal, that a plan's execution touches only its ranks' buffers, its lanes' scratch and message slots.
-// Throws std::invalid_argument with the rank and step otherwise. The planner's verifier checks that the plan terminates
-// and computes its collective.
+// Throws std::invalid_argument with the rank and step otherwise. That the plan ends and computes its collective is not
+// checked here: jaxring/plan/verify.py does so, for users' algorithms before they run and for built-in ones in tests.
 void CheckPlan(const Plan& plan, uint32_t slot_bytes);
 
 }  // namespace jaxring

@@ -55,7 +55,7 @@ struct Quantizers {
                     const float* values);
 };
 
-// Of this CPU, or of the instruction set that ForceInstructionSet has chosen.
+// The functions for this CPU, or for the instruction set that ForceInstructionSet has chosen.
 const Quantizers& FindQuantizers(QuantFormat format);
 
 // An array of `rows` rows of `row_elements` elements each, and the same array encoded, row by row in whole blocks.

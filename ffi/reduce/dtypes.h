@@ -32,8 +32,8 @@ struct DTypeFacts {
   uint8_t bytes;              // of an element in a buffer
   uint8_t accumulator_bytes;  // of an element of a partial result: f8, f16 and bf16 accumulate in f32
   uint8_t parts;              // 2 for complex numbers: the real and the imaginary part
-  // Of a part's bits: a value is not finite if all bits of `not_finite` are set, and NaN if one of `nan` is set, too.
-  // 0: every value is finite. (float8_e4m3fn has no infinity, and one NaN of each sign.)
+  // Masks for a part's bits: a value is not finite if all bits of `not_finite` are set, and NaN if one of `nan` is set,
+  // too. 0: every value is finite. (float8_e4m3fn has no infinity, and one NaN of each sign.)
   uint64_t not_finite = 0;
   uint64_t nan = 0;
 };

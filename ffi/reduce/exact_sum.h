@@ -87,7 +87,7 @@ template <class Codec, int kFirst, class Source>
 [[gnu::noinline]] void AddAsIntegers(char* doubles, const Source& chunk_of) {
   using Lane = typename Codec::Lane;
   constexpr size_t kCount = kPart<Codec> * kLanes<Lane>;
-  using Total = FixedPoint<std::conditional_t<sizeof(Lane) == 4, Single32, Double64>>;
+  using Total = FixedPoint<std::conditional_t<sizeof(Lane) == 4, Float32Format, Float64Format>>;
   Total totals[kCount];
   for (size_t s = 0; s < chunk_of.count; ++s) {
     Vector<Lane> part[kPart<Codec>];

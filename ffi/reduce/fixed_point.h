@@ -15,19 +15,19 @@ namespace jaxring {
 namespace {
 
 // The formats, by their elements.
-struct Half16 {
+struct Float16Format {
   using Bits = uint16_t;
   static constexpr int kMantissa = 10, kExponent = 5;
 };
-struct Brain16 {
+struct Bfloat16Format {
   using Bits = uint16_t;
   static constexpr int kMantissa = 7, kExponent = 8;
 };
-struct Single32 {
+struct Float32Format {
   using Bits = uint32_t;
   static constexpr int kMantissa = 23, kExponent = 8;
 };
-struct Double64 {
+struct Float64Format {
   using Bits = uint64_t;
   static constexpr int kMantissa = 52, kExponent = 11;
 };

@@ -41,7 +41,7 @@ struct xla::ffi::ResultEncoding<stage, jaxring::CallOutcome> {
 namespace jaxring {
 namespace {
 
-// The state that INSTANTIATE attaches to the executable. It identifies the call site.
+// The state that INSTANTIATE attaches to the executable. It holds the site, which all devices of the process share.
 struct SiteState {
   static ffi::TypeId id;
   std::shared_ptr<Site> site;
@@ -52,7 +52,7 @@ struct SiteState {
 };
 ffi::TypeId SiteState::id = {};
 
-// Of an attribute that has a line for each collective.
+// Splits an attribute that holds one line for each collective.
 std::vector<std::string> Lines(std::string_view text) {
   std::vector<std::string> lines;
   while (!text.empty()) {
@@ -151,8 +151,8 @@ Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partit
   return arrival;
 }
 
-// Takes a buffer for each block of the operand and of the result. Of buffers that do not fit each other no byte counts,
-// so that none is touched: the site checks the lengths against the plan.
+// Takes a buffer for each block of the operand and of the result. If their lengths differ, it leaves the byte counts at
+// zero, so that the site, which checks them against the plan, refuses the call before a buffer is touched.
 void TakeBlocks(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, size_t blocks, Arrival* arrival) {
   if (args.size() != blocks + 1 || rets.size() != blocks) return;
   arrival->participant.blocks = std::make_unique<char*[]>(2 * blocks);

@@ -58,14 +58,14 @@ def _ring(o: Mapping[str, str]) -> Program:
     def sender() -> Steps:
         for position in range(messages):
             while True:
-                seen = yield load("bell", SEQ_CST)
+                seen = yield load("doorbell", SEQ_CST)
                 head = yield load("head", o["head seen"])
                 if position - head >= slots:
                     yield store("sender_waits", 1, o["waits set"])
                     head = yield load("head", o["head again"])
                 if position - head < slots:
                     break
-                yield load("bell", SEQ_CST, until=lambda value, seen=seen: value != seen)
+                yield load("doorbell", SEQ_CST, until=lambda value, seen=seen: value != seen)
             yield write("slot", position)
             yield store("flag", position + 1, o["flag set"])
 
@@ -77,9 +77,9 @@ def _ring(o: Mapping[str, str]) -> Program:
             yield store("head", position + 1, o["head set"])
             waits = yield load("sender_waits", o["waits seen"])
             if waits and (yield change("sender_waits", lambda _: 0, o["waits taken"])):
-                yield change("bell", lambda value: value + 1, SEQ_CST)
+                yield change("doorbell", lambda value: value + 1, SEQ_CST)
 
-    return {"bell": 0, "head": 0, "sender_waits": 0, "slot": None, "flag": 0}, (sender, receiver)
+    return {"doorbell": 0, "head": 0, "sender_waits": 0, "slot": None, "flag": 0}, (sender, receiver)
 
 
 RING = Protocol(
@@ -133,7 +133,7 @@ DOORBELL = Protocol(
 )
 
 
-def _block_pool(o: Mapping[str, str]) -> Program:
+def _shared_block_pool(o: Mapping[str, str]) -> Program:
     """A block goes to two readers; the writer fills it again when both have left it."""
 
     def writer() -> Steps:
@@ -156,11 +156,11 @@ def _block_pool(o: Mapping[str, str]) -> Program:
 BLOCK_POOL = Protocol(
     {
         "taken": Access(
-            "transport/core/block_pool.h", "compare_exchange_strong(none, holders, {})", ACQ_REL, enough=ACQUIRE
+            "transport/core/shared_block_pool.h", "compare_exchange_strong(none, holders, {})", ACQ_REL, enough=ACQUIRE
         ),
-        "left": Access("transport/core/block_pool.h", "fetch_sub(holders, {})", ACQ_REL, enough=RELEASE),
+        "left": Access("transport/core/shared_block_pool.h", "fetch_sub(holders, {})", ACQ_REL, enough=RELEASE),
     },
-    _block_pool,
+    _shared_block_pool,
 )
 
 

@@ -128,11 +128,11 @@ def test_a_write_races_with_a_read_that_it_does_not_know():
 def test_a_lost_wake_up_is_found():
     def waiter():
         if not (yield load("work", SEQ_CST)):
-            yield sleep("bell", 0)
+            yield sleep("doorbell", 0)
 
     def bringer():
         yield store("work", 1, SEQ_CST)
-        yield wake("bell")
+        yield wake("doorbell")
 
     with pytest.raises(Found, match="wait for ever"):
-        explore({"work": 0, "bell": 0}, waiter, bringer)
+        explore({"work": 0, "doorbell": 0}, waiter, bringer)

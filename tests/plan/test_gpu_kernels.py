@@ -30,7 +30,7 @@ def served():
 
 
 def test_each_kernel_serves_something_and_what_serves_is_compiled():
-    others = {"MailKernel<Simple, 0>", "ExtentsKernel<0>", "MulticastKernel<0>"}
+    others = {"PointToPointKernel<Simple, 0>", "ExtentsKernel<0>", "MulticastKernel<0>"}
     others |= {"EpilogueKernel<LL>", "EpilogueKernel<Slots>"}  # which of them the launcher takes, by the protocol
     assert set(served()) | others == COMPILED
 

@@ -69,7 +69,7 @@ _TABLE = [
     ("cvt.rn.f64.{u32,u64}", "r r", "{a} = Float(static_cast<double>({0}({b})));"),
     ("cvt.f32.f16", "r r", "{a} = FromHalf(u16({b}));"),
     ("cvt.rn.f16x2.f32", "r r r", "{a} = ToHalves(f32({c}), f32({b}));"),
-    ("cvt.rn.bf16x2.f32", "r r r", "{a} = ToBrains(f32({c}), f32({b}));"),
+    ("cvt.rn.bf16x2.f32", "r r r", "{a} = ToBfloat16s(f32({c}), f32({b}));"),
     # Parameters and shared memory.
     ("ld.param.{u8,u16,u32,u64,s8,s32}", "r m", "{a} = {0}_(LoadParam<{0}>({b}));"),
     ("ld.param.v2.u32", "v2 m", "{a0} = LoadParam<u32>({b}); {a1} = LoadParam<u32>({b} + 4);"),

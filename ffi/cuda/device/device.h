@@ -239,7 +239,7 @@ JAXRING_DEVICE uint32_t PackHalves(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
-JAXRING_DEVICE uint32_t PackBrains(float low, float high) {
+JAXRING_DEVICE uint32_t PackBfloat16s(float low, float high) {
   uint32_t word;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;

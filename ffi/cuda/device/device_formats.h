@@ -62,12 +62,12 @@ inline void UnpackHalves(uint32_t word, float* low, float* high) {
 }
 inline uint32_t PackHalves(float low, float high) { return Float16::Pack(low) | Float16::Pack(high) << 16; }
 
-inline uint32_t PackBrain(float value) {
+inline uint32_t PackBfloat16(float value) {
   const uint32_t bits = AsBits(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits | 0x400000u) >> 16;
   return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
 }
-inline uint32_t PackBrains(float low, float high) { return PackBrain(low) | PackBrain(high) << 16; }
+inline uint32_t PackBfloat16s(float low, float high) { return PackBfloat16(low) | PackBfloat16(high) << 16; }
 #endif
 
 }  // namespace jaxring::cuda

@@ -57,7 +57,7 @@ JAXRING_DEVICE void StoreValues(char* array, DType dtype, uint64_t begin, uint64
     StoreEach(begin, end, from, [=](uint64_t at, float value) { StoreElement<float>(array + 4 * at, value); });
   } else if (dtype == DType::kBF16) {
     StoreEach(begin, end, from, [=](uint64_t at, float value) {
-      StoreElement(array + 2 * at, static_cast<uint16_t>(PackBrains(value, 0)));
+      StoreElement(array + 2 * at, static_cast<uint16_t>(PackBfloat16s(value, 0)));
     });
   } else if (dtype == DType::kF16) {
     StoreEach(begin, end, from, [=](uint64_t at, float value) {

@@ -200,7 +200,7 @@ JAXRING_DEVICE Vec Narrow(const Arithmetic& how, const Vec* from) {
     for (int i = 0; i < 4; ++i) {
       if constexpr (kWiden == 2) {
         const float low = AsFloat(from[i / 2].w[2 * (i % 2)]), high = AsFloat(from[i / 2].w[2 * (i % 2) + 1]);
-        raw.w[i] = how.dtype == DType::kF16 ? PackHalves(low, high) : PackBrains(low, high);
+        raw.w[i] = how.dtype == DType::kF16 ? PackHalves(low, high) : PackBfloat16s(low, high);
       } else {
         raw.w[i] =
             how.dtype == DType::kF8E4M3FN ? NarrowBytes<Float8E4M3FN>(from[i]) : NarrowBytes<Float8E5M2>(from[i]);

@@ -200,7 +200,7 @@ void Runtime::CheckPlans() {
 }
 
 void Runtime::TellPeers(const Communicator& communicator, const std::string& fault) {
-  network_.SpreadFailure(communicator.ranks().key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
+  network_.BroadcastFailure(communicator.ranks().key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
 }
 
 jaxring::Status Runtime::Stopped() {

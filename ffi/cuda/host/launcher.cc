@@ -155,7 +155,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
     local.replace_in = communicator_->memory().FindReplacement(rank, GroupMemory::Role::kInput, in_bytes());
     local.replace_out = communicator_->memory().FindReplacement(rank, GroupMemory::Role::kOutput, out_bytes());
   }
-  if (spec_.half != Half::kBoth) AddMail(local, table);
+  if (spec_.half != Half::kBoth) AddPointToPoint(local, table);
   if (spec_.multicast) {
     local.multicast = communicator_->multicast().At(rank, *spec_.multicast);
     const uint32_t widen = SwitchFormOf(args).widen;
@@ -179,16 +179,16 @@ LaunchPlan::Local* LaunchPlan::Find(int rank) {
   return found == locals_.end() ? nullptr : &found->second;
 }
 
-void LaunchPlan::AddMail(Local& local, const RankTable& table) const {
+void LaunchPlan::AddPointToPoint(Local& local, const RankTable& table) const {
   const WireShape wire = spec_.header_ring->ranks().spec().wires[static_cast<int>(Protocol::kSimple)];
-  local.mail = {nullptr, spec_.check, wire.slot_bytes, wire.slots, spec_.half == Half::kSend};
+  local.point_to_point = {nullptr, spec_.check, wire.slot_bytes, wire.slots, spec_.half == Half::kSend};
   if (table.peers.empty()) return;
   const int peer = Peer::rank(table.peers.front());
   if (!spec_.header_ring->Connected(table.rank, peer, Protocol::kSimple)) {
     throw std::invalid_argument(spec_.what + ": the message's queue has no connection between the ranks " +
                                 std::to_string(table.rank) + " and " + std::to_string(peer));
   }
-  local.mail.header_ring = spec_.header_ring->ConnectionOf(table.rank, peer, Protocol::kSimple);
+  local.point_to_point.header_ring = spec_.header_ring->ConnectionOf(table.rank, peer, Protocol::kSimple);
 }
 
 void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals) {
@@ -331,8 +331,8 @@ void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedV
     return gpu.LaunchEpilogue(device, EpilogueOn(*spec_.epilogue, *epilogue), args, spec_.threads, stream);
   }
   if (spec_.half != Half::kBoth) {
-    const bool silent = local.mail.sends && local.mail.header_ring == nullptr;
-    return silent ? void() : gpu.LaunchMail(device, local.mail, args, spec_.threads, stream);
+    const bool silent = local.point_to_point.sends && local.point_to_point.header_ring == nullptr;
+    return silent ? void() : gpu.LaunchPointToPoint(device, local.point_to_point, args, spec_.threads, stream);
   }
   if (spec_.ragged_row) {
     if (vectors == nullptr)

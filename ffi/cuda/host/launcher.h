@@ -88,8 +88,8 @@ class LaunchPlan {
 
  private:
   struct Local {
-    Args args;  // without the buffers
-    Mail mail;  // if the plan is one half of a message
+    Args args;                    // without the buffers
+    PointToPoint point_to_point;  // if the plan is one half of a message
     uint64_t* extents;
     Status* status;
     bool members;                        // whether other ranks address its buffers
@@ -106,7 +106,7 @@ class LaunchPlan {
   }
   // A local rank, or nullptr. The entry does not move, and one rank's launches come one after another.
   Local* Find(int rank);
-  void AddMail(Local& local, const RankTable& table) const;
+  void AddPointToPoint(Local& local, const RankTable& table) const;
   void Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, const EpilogueBuffers* epilogue,
                uint64_t in_bytes, uint64_t out_bytes, void* stream) const;
   void Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged);

@@ -89,7 +89,7 @@ class FusedPlayer {
 
   JAXRING_DEVICE bool PlayMove(Fused fused) {
     const uint32_t ranks = args_.ranks;
-    // Of a broadcast every rank carries a share to all; the others carry whole blocks of their own.
+    // In a broadcast every rank carries a share to all; the others carry whole blocks of their own.
     const bool broadcast = fused == Fused::kBroadcast, to_each = fused == Fused::kAllToAll;
     const Share block{0, block_bytes_};
     const Share mine = Mine(broadcast ? ShareOf(block, args_.rank, ranks) : block);

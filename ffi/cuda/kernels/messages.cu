@@ -4,16 +4,16 @@
 #include <algorithm>
 
 #include "cuda/device/loading.h"
-#include "cuda/kernels/mail.h"
+#include "cuda/kernels/point_to_point.h"
 #include "cuda/kernels/ragged.h"
 
 namespace jaxring::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kMaxThreads, 1)
-    MailKernel(const __grid_constant__ Mail mail, const __grid_constant__ Args args) {
+    PointToPointKernel(const __grid_constant__ PointToPoint message, const __grid_constant__ Args args) {
   __shared__ Shared shared;
-  PlayMail(mail, args, shared);
+  PlayPointToPoint(message, args, shared);
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 1)
@@ -24,9 +24,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
 }  // namespace
 
-int LaunchMail(const Mail& mail, const Args& args, int threads, void* stream) {
-  void* parameters[] = {const_cast<Mail*>(&mail), const_cast<Args*>(&args)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(&MailKernel), dim3(args.lanes),
+int LaunchPointToPoint(const PointToPoint& message, const Args& args, int threads, void* stream) {
+  void* parameters[] = {const_cast<PointToPoint*>(&message), const_cast<Args*>(&args)};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&PointToPointKernel), dim3(args.lanes),
                           dim3(std::min(threads, kMaxThreads)), parameters, BulkBytes(args),
                           static_cast<cudaStream_t>(stream));
 }
@@ -38,7 +38,8 @@ int LaunchExtents(const Ragged& ragged, const Args& args, void* stream) {
 }
 
 int LoadMessageKernels() {
-  if (const cudaError_t error = Load({reinterpret_cast<const void*>(&MailKernel)}, sizeof(BulkShared))) return error;
+  if (const cudaError_t error = Load({reinterpret_cast<const void*>(&PointToPointKernel)}, sizeof(BulkShared)))
+    return error;
   return Load({reinterpret_cast<const void*>(&ExtentsKernel)});
 }
 

@@ -10,7 +10,7 @@ namespace jaxring::cuda {
 // whole messages of this shape, so a sender waits for room only if it is that many messages ahead. A queue of messages
 // may have several shapes, each with its own connections. So before the data the sender sends a header that names the
 // shape, over a connection that all shapes of the queue share (the header ring).
-struct Mail {
+struct PointToPoint {
   Connection* header_ring;  // with the peer; nullptr if this rank neither sends nor receives
   uint64_t check;           // a hash of dtype and shape
   uint64_t slot_bytes;
@@ -46,7 +46,7 @@ constexpr Extents ExtentsAt(const uint64_t* words, uint64_t blocks, uint64_t pie
 }
 
 // As Launch, of kSimple.
-int LaunchMail(const Mail& mail, const Args& args, int threads, void* stream);
+int LaunchPointToPoint(const PointToPoint& message, const Args& args, int threads, void* stream);
 
 // Checks the vectors and computes the extents from them, in one block. If a number is wrong, writes a fault to
 // args.status and makes all extents empty. Uses no other part of `args` than a fault report needs.

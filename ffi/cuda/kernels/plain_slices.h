@@ -27,7 +27,7 @@ JAXRING_DEVICE void Align(uint64_t addresses, Work* work) {
 JAXRING_DEVICE bool IsMessage(const Operand& operand) {
   return operand.form == Form::kMessage || operand.form == Form::kPartialMessage;
 }
-// Of a pack in a message.
+// How many vectors a pack takes in a message.
 JAXRING_DEVICE uint32_t VectorsOf(const Operand& message, uint32_t widening) {
   return message.form == Form::kPartialMessage ? widening : 1;
 }

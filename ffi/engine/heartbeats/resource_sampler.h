@@ -35,8 +35,8 @@ class ResourceSampler {
 
   std::atomic<Time> delays_read_at_{Time{}};
   std::atomic<int64_t> delayed_ns_{-1};  // at `delays_read_at_`; -1: not read yet
-  // Of the thread that samples.
-  Time sampled_at_{};
+  // These are the sampling thread's alone.
+  Time sampled_at_{};                               // when it took its last sample
   std::map<std::pair<int, int>, SendTotals> sent_;  // by peer and channel at `sampled_at_`
   ResourceSample last_;
 };

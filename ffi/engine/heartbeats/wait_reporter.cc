@@ -38,7 +38,7 @@ std::string WaitReporter::DescribePeer(int process, const std::string& name, uin
            " has made no connection to this process yet: it has not reached a collective that both take part in, or "
            "cannot reach this process.";
   }
-  if (peer.left) return name + ": " + peer.Farewell() + ".";
+  if (peer.left) return name + ": " + peer.DepartureReason() + ".";
   const auto now = Clock::now();
   const auto silent = now - peer.heard_at;
   const bool said = peer.said_at != Clock::time_point{};

@@ -5,7 +5,8 @@
 
 namespace jaxring {
 
-// Of that many elements of the output. False, too, where only one of both is there.
+// Whether a rank's buffers fit its plan's epilogue over that many elements of the output. False, too, where only one of
+// the two is there.
 [[gnu::cold]] inline bool Fit(const PlanEpilogue* epilogue, const EpilogueBuffers* buffers, uint64_t elements) {
   if (epilogue == nullptr || buffers == nullptr) return false;
   if (buffers->parameters.bytes != epilogue->parameter_bytes() || buffers->further.size() != epilogue->further.size() ||

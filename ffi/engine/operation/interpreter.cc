@@ -47,7 +47,7 @@ Progress Interpreter::Advance(Operation& op, Lane& lane, int budget) {
   bool moved = false;
   while (true) {
     if (op.failed() || lane.tile >= lane.tiles) {
-      if (lane.block.index >= 0) LeaveBlock(lane);
+      if (lane.shared_block.index >= 0) LeaveSharedBlock(lane);
       lane.done = true;
       return Progress::kDone;
     }
@@ -151,19 +151,19 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   RingSender* ring = nullptr;
   uint64_t position = 0;
   uint32_t send_entry = 0;
-  const bool in_block = message_sends > 1 && TakeBlock(op, lane, step, message_sends);
+  const bool in_shared_block = message_sends > 1 && TakeSharedBlock(op, lane, step, message_sends);
   // Ordinary stores if several messages are copied from the value, since it is read again at once.
-  const bool stream = (message_sends <= 1 || in_block) && plan.out_bytes() >= kStreamBytes;
+  const bool stream = (message_sends <= 1 || in_shared_block) && plan.out_bytes() >= kStreamBytes;
   if (dst == Buffer::kScratch) {
     work.destinations.push_back({lane.scratch.data() + step.dst_chunk * scratch_stride, true});
   } else if (dst != Buffer::kNone) {
     work.destinations.push_back(Result(op, lane.local, step.dst_chunk, lane.tile, stream));
   }
-  // The value of several messages is computed in a block, in the local destination, or in the lane's staging memory if
-  // the destination has another element type. They are sent from there.
-  if (in_block) {
-    work.destinations.push_back({lane.block.pool->data(lane.block.index), send_partial});
-    lane.value = lane.block.pool->data(lane.block.index);
+  // The value of several messages is computed in a shared block, in the local destination, or in the lane's staging
+  // memory if the destination has another element type. They are sent from there.
+  if (in_shared_block) {
+    work.destinations.push_back({lane.shared_block.pool->data(lane.shared_block.index), send_partial});
+    lane.value = lane.shared_block.pool->data(lane.shared_block.index);
   } else if (message_sends > 1) {
     if (work.destinations.empty() || work.destinations[0].partial != send_partial) {
       const size_t widest = std::max(plan.partial_bytes, plan.result_bytes());

@@ -39,9 +39,9 @@ class Interpreter {
   [[gnu::hot]] bool TryStep(Operation& op, Lane& lane, const Step& step);
   [[gnu::hot]] bool Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends);
   // Takes a shared block for the value of a step with so many messages, if several of the receivers can read it. True
-  // if the lane holds a block from now on.
-  bool TakeBlock(Operation& op, Lane& lane, const Step& step, uint32_t messages);
-  static void LeaveBlock(Lane& lane);
+  // if the lane holds one from now on.
+  bool TakeSharedBlock(Operation& op, Lane& lane, const Step& step, uint32_t messages);
+  static void LeaveSharedBlock(Lane& lane);
   [[gnu::hot]] bool SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements);
   [[gnu::hot]] bool Receive(Operation& op, Lane& lane, uint32_t peer_entry, Claim* claim);
   // Whether a message has the length, shape and checksum that the step expects of rank `from`; otherwise fails the
@@ -53,9 +53,9 @@ class Interpreter {
   void Return(Claim& claim);
   [[gnu::hot]] SendLink* SendTo(Operation& op, Lane& lane, uint32_t peer_entry);
   [[gnu::hot]] bool Reserve(Operation& op, Lane& lane, uint32_t peer_entry, RingSender** ring, uint64_t* position);
-  // Publishes the next message to a peer from the slot that was reserved for it, or from the lane's block.
+  // Publishes the next message to a peer from the slot that was reserved for it, or from the lane's shared block.
   [[gnu::hot]] void Publish(Operation& op, Lane& lane, uint32_t peer_entry, RingSender& ring, uint64_t position,
-                            size_t bytes, bool in_block = false);
+                            size_t bytes, bool in_shared_block = false);
 
   // Resizes a lane's memory, or fails the operation.
   bool Enlarge(Operation& op, const Lane& lane, std::vector<char>* memory, size_t bytes, const char* what);

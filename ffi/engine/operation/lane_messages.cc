@@ -125,46 +125,46 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
 }
 
 void Interpreter::Publish(Operation& op, Lane& lane, uint32_t entry, RingSender& ring, uint64_t position, size_t bytes,
-                          bool in_block) {
+                          bool in_shared_block) {
   const Plan& plan = op.plan();
   const RankTable& table = plan.locals[lane.local];
   const MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
                      lane.number, lane.flows[table.flow[entry]].sent++};
   Message message{static_cast<uint32_t>(bytes), plan.check};
   if (plan.ranks[id.dst].process != plan.process) lane.sent_bytes += bytes;
-  if (checksums_) message.checksum = Crc32c(in_block ? lane.value : ring.payload(position), bytes);
-  if (in_block) {
-    ring.PublishBlock(position, static_cast<uint32_t>(lane.block.index), id, message);
+  if (checksums_) message.checksum = Crc32c(in_shared_block ? lane.value : ring.payload(position), bytes);
+  if (in_shared_block) {
+    ring.PublishSharedBlock(position, static_cast<uint32_t>(lane.shared_block.index), id, message);
   } else {
     ring.Publish(position, id, message);
   }
 }
 
-bool Interpreter::TakeBlock(Operation& op, Lane& lane, const Step& step, uint32_t messages) {
+bool Interpreter::TakeSharedBlock(Operation& op, Lane& lane, const Step& step, uint32_t messages) {
   const RankTable& table = op.plan().locals[lane.local];
   if (op.plan().protocol != Protocol::kSimple) return false;
-  std::shared_ptr<BlockPool> blocks;
+  std::shared_ptr<SharedBlockPool> blocks;
   uint32_t readers = 0;
   for (uint32_t i = 0; i < step.send_count; ++i) {
     const uint32_t entry = step.send_begin + i;
     if (Peer::memory(table.peers[entry])) continue;
     const SendLink* link = SendTo(op, lane, entry);
-    if (link == nullptr || !link->blocks) continue;
-    blocks = link->blocks;
+    if (link == nullptr || !link->shared_blocks) continue;
+    blocks = link->shared_blocks;
     ++readers;
   }
   if (readers < 2) return false;
-  lane.block.index = blocks->Take(messages + 1);
-  if (lane.block.index < 0) return false;
-  lane.block.holds = messages + 1;
-  lane.block.pool = std::move(blocks);
+  lane.shared_block.index = blocks->Take(messages + 1);
+  if (lane.shared_block.index < 0) return false;
+  lane.shared_block.holds = messages + 1;
+  lane.shared_block.pool = std::move(blocks);
   return true;
 }
 
-void Interpreter::LeaveBlock(Lane& lane) {
-  lane.block.pool->Leave(lane.block.index, lane.block.holds);
-  lane.block.pool.reset();
-  lane.block.index = -1;
+void Interpreter::LeaveSharedBlock(Lane& lane) {
+  lane.shared_block.pool->Leave(lane.shared_block.index, lane.shared_block.holds);
+  lane.shared_block.pool.reset();
+  lane.shared_block.index = -1;
 }
 
 bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements) {
@@ -178,12 +178,13 @@ bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t
     RingSender* ring;
     uint64_t position;
     if (!Reserve(op, lane, entry, &ring, &position)) return false;
-    const bool in_block = lane.block.index >= 0 && lane.flows[table.flow[entry]].send->blocks == lane.block.pool;
-    if (!in_block) std::memcpy(ring->payload(position), lane.value, bytes);
-    Publish(op, lane, entry, *ring, position, bytes, in_block);
-    if (in_block) --lane.block.holds;  // this reference is the receiver's now
+    const bool in_shared_block =
+        lane.shared_block.index >= 0 && lane.flows[table.flow[entry]].send->shared_blocks == lane.shared_block.pool;
+    if (!in_shared_block) std::memcpy(ring->payload(position), lane.value, bytes);
+    Publish(op, lane, entry, *ring, position, bytes, in_shared_block);
+    if (in_shared_block) --lane.shared_block.holds;  // this reference is the receiver's now
   }
-  if (lane.block.index >= 0) LeaveBlock(lane);
+  if (lane.shared_block.index >= 0) LeaveSharedBlock(lane);
   return true;
 }
 

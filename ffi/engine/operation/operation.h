@@ -81,9 +81,9 @@ struct Flow {
   uint16_t sent = 0, received = 0;
 };
 
-// A block that the value of a step is in.
-struct HeldBlock {
-  std::shared_ptr<BlockPool> pool;
+// A shared block that the value of a step is in.
+struct HeldSharedBlock {
+  std::shared_ptr<SharedBlockPool> pool;
   int index = -1;      // in the pool; -1: there is none
   uint32_t holds = 0;  // references to it: one for the lane, and one for each message that it has yet to send
 };
@@ -98,7 +98,7 @@ struct Lane {
   bool made = false;
   uint32_t sends_done = 0;
   const char* value = nullptr;
-  HeldBlock block;
+  HeldSharedBlock shared_block;
   std::vector<char> staging, scratch;
   std::vector<uint64_t> scratch_elements;
   std::vector<Flow> flows;

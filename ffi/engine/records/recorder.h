@@ -86,8 +86,8 @@ class Recorder {
   int fd_ = -1;
   Header* header_ JAXRING_PT_GUARDED_BY(mutex_) = nullptr;
   char* text_ JAXRING_PT_GUARDED_BY(mutex_) = nullptr;
-  // Of the records up to `indexed_`: by the key's hash the latest number, and by number the one before it with that
-  // hash. Find adds what is new, so that recording an operation costs no more.
+  // An index of the records up to `indexed_`: by the key's hash the latest number, and by number the one before it with
+  // that hash. Find adds what is new, so that recording an operation costs no more.
   mutable std::vector<uint64_t> newest_ JAXRING_GUARDED_BY(mutex_);
   mutable std::vector<uint64_t> before_ JAXRING_GUARDED_BY(mutex_);
   mutable uint64_t indexed_ JAXRING_GUARDED_BY(mutex_) = 0;

@@ -55,7 +55,7 @@ struct ControlFrame {
   Ending ending = Ending::kNoGoodbye;
   std::string text;
   std::vector<Activity> activities;
-  // Of heartbeats only.
+  // Only heartbeats have these.
   HeartbeatTimes times;
   ResourceSample sample;
   std::vector<LaunchTime> launches;

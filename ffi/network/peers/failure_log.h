@@ -22,9 +22,9 @@ class FailureLog {
   std::optional<Status> Find(uint64_t key) const;
   // The last `count` of them, the oldest first.
   std::vector<std::pair<uint64_t, Status>> Last(size_t count) const;
-  // Something that processes take part in together has failed, of which no operation need be known. Whether there was
-  // any of it, or a failure, since the last Clear.
+  // Records that something failed in which other processes take part, also where no operation is known for it.
   void NoteTrouble() { troubled_.store(true, std::memory_order_release); }
+  // Whether that, or the failure of an operation, was recorded since the last Clear.
   bool Troubled() const { return troubled_.load(std::memory_order_acquire); }
   void Clear();
 

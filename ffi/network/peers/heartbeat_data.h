@@ -41,12 +41,12 @@ struct ResourceSample {
   int64_t at_ns = 0;       // 0: no sample
   int64_t cpu_ns = 0;      // CPU time of all threads
   int64_t delayed_ns = 0;  // in which threads were ready to run and had no CPU, summed over those that live
-  // Of the process to which the slowest TCP connection with bulk data leads: bytes that its kernel acknowledged, and
-  // the time in which some were under way although the peer had room.
+  // The process to which the slowest TCP connection with bulk data leads, bytes that its kernel acknowledged, and the
+  // time in which some were under way although the peer had room.
   int64_t link_peer = -1;  // -1: no such connection
   int64_t link_bytes = 0, link_ns = 0;
-  // Of the connections that it has dialled: those that can go on over another path, and of these the ones that do so
-  // now, or are lost.
+  // How many of the connections that it has dialled can go on over another path, and how many of these do so now, or
+  // are lost.
   int64_t resumable = 0, detours = 0;
 };
 

@@ -70,7 +70,7 @@ struct ConnectedPeer {
   bool left = false;  // it sent a goodbye
   std::string how;    // the goodbye's text: "it has ended (exit code 3)"; empty if it left this epoch
   Time left_at;
-  std::string Farewell() const { return how.empty() ? "it has gone on to another epoch of the job" : how; }
+  std::string DepartureReason() const { return how.empty() ? "it has gone on to another epoch of the job" : how; }
   std::vector<std::string> unsent;  // encoded control messages that wait for a connection
   // Uses the first connection that has not ended.
   void Send(const std::string& frame) {

@@ -37,7 +37,7 @@ void PeerMonitor::Add(int process, const std::shared_ptr<FrameSender>& link, boo
 void PeerMonitor::SendMissed(int process, FrameSender& link, const std::vector<ControlFrame>& failures) {
   {
     MutexLock lock(mutex_);
-    if (!farewell_.empty()) link.Send(farewell_, false);
+    if (!last_frame_.empty()) link.Send(last_frame_, false);
   }
   for (const ControlFrame& failed : failures) link.Send(EncodeFrame(failed), false);
   std::vector<std::string> unsent;
@@ -46,7 +46,7 @@ void PeerMonitor::SendMissed(int process, FrameSender& link, const std::vector<C
   for (const std::string& message : unsent) link.Send(message, false);
 }
 
-void PeerMonitor::Hear(int process, const ControlFrame& frame) {
+void PeerMonitor::OnFrame(int process, const ControlFrame& frame) {
   MutexLock lock(mutex_);
   ConnectedPeer& peer = peers_[process];
   peer.heard_at = Clock::now();
@@ -96,7 +96,7 @@ void PeerMonitor::TellAll(const ControlFrame& frame, int except) {
   // alone it could be read after the goodbye on another, and the peer would then blame the end of this process.
   const bool everywhere = IsLast(frame) || frame.kind == ControlFrame::Kind::kFailed;
   MutexLock lock(mutex_);
-  if (IsLast(frame) && !frame.text.empty()) farewell_ = bytes;
+  if (IsLast(frame) && !frame.text.empty()) last_frame_ = bytes;
   for (auto& [process, peer] : peers_) {
     if (process == except) continue;
     if (!everywhere) peer.Send(bytes);
@@ -176,7 +176,7 @@ std::vector<PeerMonitor::Departure> PeerMonitor::Departures() {
   MutexLock lock(mutex_);
   std::vector<Departure> departures;
   for (const auto& [process, peer] : peers_) {
-    if (HasEnded(peer)) departures.push_back({process, peer.Farewell(), peer.left_at});
+    if (HasEnded(peer)) departures.push_back({process, peer.DepartureReason(), peer.left_at});
   }
   return departures;
 }
@@ -190,7 +190,7 @@ PeerEnd PeerMonitor::EndOf(int process) {
     end.reason = crash->second.reason;
     end.ending = crash->second.ending;
   } else if (peer != peers_.end() && peer->second.left) {
-    end.reason = peer->second.Farewell();
+    end.reason = peer->second.DepartureReason();
     end.ending = Ending::kGoodbye;
   }
   return end;

@@ -23,8 +23,8 @@ class PeerMonitor {
  public:
   using Time = Clock::time_point;
   using Peers = std::map<int, ConnectedPeer>;
-  // A process that has ended in good order. One that has left for a new epoch of the job is none: it has halted this
-  // process, which drops all links later.
+  // A process that has ended in good order. A process that only goes on to a new epoch is not listed: it has halted
+  // this process, which will drop all links itself.
   struct Departure {
     int process;
     std::string reason;
@@ -38,7 +38,7 @@ class PeerMonitor {
   // Sends what a process has missed before the connection was in service: this process's last frame, and messages.
   void SendMissed(int process, FrameSender& link, const std::vector<ControlFrame>& failures);
   // Notes what a frame says of its sender.
-  void Hear(int process, const ControlFrame& frame);
+  void OnFrame(int process, const ControlFrame& frame);
 
   // Sends a frame to every connected process but `except`.
   void TellAll(const ControlFrame& frame, int except);
@@ -91,7 +91,7 @@ class PeerMonitor {
   std::map<int, Crash> crashes_ JAXRING_GUARDED_BY(mutex_);
   std::deque<ResourceSample> own_samples_ JAXRING_GUARDED_BY(mutex_);
   // This process's last frame, encoded; sent also to processes that connect later.
-  std::string farewell_ JAXRING_GUARDED_BY(mutex_);
+  std::string last_frame_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

@@ -59,13 +59,13 @@ template <class Use>
 void WithFormat(DType dtype, Use use) {
   switch (dtype) {
     case DType::kF16:
-      return use(Digits<Half16>{});
+      return use(Digits<Float16Format>{});
     case DType::kBF16:
-      return use(Digits<Brain16>{});
+      return use(Digits<Bfloat16Format>{});
     case DType::kF32:
-      return use(Digits<Single32>{});
+      return use(Digits<Float32Format>{});
     case DType::kF64:
-      return use(Digits<Double64>{});
+      return use(Digits<Float64Format>{});
     default:
       return;
   }

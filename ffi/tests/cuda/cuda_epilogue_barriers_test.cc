@@ -109,7 +109,7 @@ CASE("without one of the barriers of a warp the results are wrong") {
     int wrong = 0;
     for (uint64_t seed = 1; seed <= 5; ++seed) {
       for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL}) {
-        // Of float32 a thread stores the results from where it leaves its own accumulators next.
+        // For float32 a thread stores the results from where it leaves its own accumulators next.
         for (DType data : {DType::kF32, DType::kBF16}) wrong += !PlayHalved(protocol, {seed, faults}, data);
       }
     }

@@ -36,7 +36,7 @@ void CheckLinks(Wire wire) {
 // Two processes may be connected only after one of them has failed an operation that the other is about to begin.
 CASE("a failure before the connection") {
   ProcessEngine early(EngineOptions{}), late(EngineOptions{});
-  early.network().SpreadFailure(77, Status::Error(Code::kResourceExhausted, "no memory"), 0);
+  early.network().BroadcastFailure(77, Status::Error(Code::kResourceExhausted, "no memory"), 0);
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
   early.network().AddControl(1, std::make_unique<Stream>(ends[0]));

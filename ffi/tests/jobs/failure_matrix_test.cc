@@ -47,7 +47,7 @@ struct Case {
 };
 
 // The memory that the processes of a job share, made before they are forked.
-struct Board {
+struct SharedState {
   struct Process {
     std::atomic<bool> first_done, acted;
     std::atomic<int> told;                         // the number of its errors so far
@@ -59,11 +59,11 @@ struct Board {
 // One process of a job.
 class Member {
  public:
-  Member(const Case& c, int process, Board* board, ForkedJob* job)
-      : case_(c), process_(process), board_(board), job_(job), schedule_(Find(c.schedule)) {}
+  Member(const Case& c, int process, SharedState* shared, ForkedJob* job)
+      : case_(c), process_(process), shared_(shared), job_(job), schedule_(Find(c.schedule)) {}
 
   int Run() {
-    Board::Process& own = board_->processes[process_];
+    SharedState::Process& own = shared_->processes[process_];
     const bool victim = process_ == case_.victim;
     const bool without_victim = case_.when == When::kJoining && case_.what != What::kCut;
     engine_ = std::make_unique<ProcessEngine>(EngineOptions{2, 256, 20, 20});
@@ -105,7 +105,7 @@ class Member {
       AllTold(2);
       return 0;
     }
-    if (case_.when != When::kInside) Until([this] { return board_->processes[case_.victim].acted.load(); });
+    if (case_.when != When::kInside) Until([this] { return shared_->processes[case_.victim].acted.load(); });
     // The operation cannot end without this process, which arrives when the victim can no longer take part.
     if (case_.when == When::kInside && process_ == (case_.victim + 2) % kProcesses) Until([this] { return Lost(); });
     return Survive();
@@ -126,18 +126,18 @@ class Member {
         return ReportProblem("only a stopped one is waited for", status);
       const bool named = NamesVictim(status);
       if (!named) ReportProblem("round " + std::to_string(round) + " names " + name, status);
-      board_->processes[process_].named[round] = named;
+      shared_->processes[process_].named[round] = named;
       // If this process ended before the others have failed, their errors would name it.
       AllTold(round + 1);
       bool all = true;
-      for (int p = 0; p < kProcesses; ++p) all &= p == case_.victim || board_->processes[p].named[round].load();
+      for (int p = 0; p < kProcesses; ++p) all &= p == case_.victim || shared_->processes[p].named[round].load();
       right = all ? right + 1 : 0;
       if (right == 2) return 0;
     }
     return ReportProblem("all name " + name, status);
   }
   bool Lost() {
-    if (case_.what == What::kCut) return board_->processes[case_.victim].acted.load();
+    if (case_.what == What::kCut) return shared_->processes[case_.victim].acted.load();
     if (case_.what == What::kStopped) return VictimIs("T");
     // A process that raises reports it first. Its engine's threads go on for a moment, in which the operation could
     // end.
@@ -179,21 +179,21 @@ class Member {
     return 1;
   }
   void AllTold(int errors) {
-    if (process_ != case_.victim) board_->processes[process_].told = errors;
+    if (process_ != case_.victim) shared_->processes[process_].told = errors;
     Until([&] {
       for (int p = 0; p < kProcesses; ++p) {
-        if (p != case_.victim && board_->processes[p].told < errors) return false;
+        if (p != case_.victim && shared_->processes[p].told < errors) return false;
       }
       return true;
     });
   }
   bool AllDone() const {
-    return std::all_of(board_->processes.begin(), board_->processes.end(),
-                       [](const Board::Process& p) { return p.first_done.load(); });
+    return std::all_of(shared_->processes.begin(), shared_->processes.end(),
+                       [](const SharedState::Process& p) { return p.first_done.load(); });
   }
 
   void Act() {
-    if (case_.what != What::kCut) board_->processes[process_].acted = true;
+    if (case_.what != What::kCut) shared_->processes[process_].acted = true;
     switch (case_.what) {
       case What::kKilled:
         raise(SIGKILL);
@@ -234,7 +234,7 @@ class Member {
 
   const Case& case_;
   const int process_;
-  Board* board_;
+  SharedState* shared_;
   ForkedJob* job_;
   const Schedule& schedule_;
   std::unique_ptr<ProcessEngine> engine_;
@@ -244,10 +244,10 @@ class Member {
 
 // Runs in a process of its own: forks the members and checks their exit statuses.
 int RunCase(const Case& c) {
-  auto* board = new (SharedPages(sizeof(Board))) Board{};
+  auto* shared = new (SharedPages(sizeof(SharedState))) SharedState{};
   ForkedJob job(kProcesses);
   // Without destructors, since threads still wait.
-  const auto members = ForkMembers(job, [&](int p) -> int { _exit(Member(c, p, board, &job).Run()); });
+  const auto members = ForkMembers(job, [&](int p) -> int { _exit(Member(c, p, shared, &job).Run()); });
   int failures = 0;
   for (int p = 0; p < kProcesses; ++p) {
     if (p != c.victim) failures += EndedWell(members[p], c.Describe() + ": process " + std::to_string(p)) ? 0 : 1;

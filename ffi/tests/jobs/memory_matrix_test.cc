@@ -40,7 +40,7 @@ struct Case {
   }
 };
 
-struct Board {
+struct SharedState {
   std::atomic<bool> inside[kProcesses], done[kProcesses], limited;
 };
 
@@ -61,11 +61,11 @@ void NoMoreAddresses() {
 
 class Member {
  public:
-  Member(const Case& c, int process, Board* board, ForkedJob* job)
+  Member(const Case& c, int process, SharedState* shared, ForkedJob* job)
       : case_(c),
         process_(process),
         victim_(process == c.victim),
-        board_(board),
+        shared_(shared),
         job_(job),
         schedule_(Find(c.schedule)) {}
 
@@ -76,10 +76,10 @@ class Member {
     job_->Link(process_, engine, case_.wire);
     std::thread planner = Answering(&engine, process_, [this](int, const PlanRequest& request) { Plan(request); });
     const int failures = Play();
-    board_->done[process_] = true;
+    shared_->done[process_] = true;
     Until([this] {
       for (int p = 0; p < kProcesses; ++p) {
-        if (!board_->done[p] && !(case_.when == When::kFinalising && p == case_.victim)) return false;
+        if (!shared_->done[p] && !(case_.when == When::kFinalising && p == case_.victim)) return false;
       }
       return true;
     });
@@ -126,10 +126,10 @@ class Member {
       Watch();
       if (!victim_) return;
       NoSpace();
-      board_->limited = true;
+      shared_->limited = true;
     });
     // The operation cannot end without this process.
-    if (process_ == (case_.victim + 1) % kProcesses) Until([this] { return board_->limited.load(); });
+    if (process_ == (case_.victim + 1) % kProcesses) Until([this] { return shared_->limited.load(); });
     const Status status = good.Run();
     watch.join();
     return Wrong(status) || Wrong(good.Run()) ? 1 : 0;
@@ -182,11 +182,11 @@ class Member {
 
   void Watch() {
     while (engine_->counters().operations == 0) std::this_thread::yield();
-    board_->inside[process_] = true;
+    shared_->inside[process_] = true;
   }
   bool OthersInside() const {
     for (int p = 0; p < kProcesses; ++p) {
-      if (p != process_ && !board_->inside[p]) return false;
+      if (p != process_ && !shared_->inside[p]) return false;
     }
     return true;
   }
@@ -200,7 +200,7 @@ class Member {
   const Case& case_;
   const int process_;
   const bool victim_;
-  Board* board_;
+  SharedState* shared_;
   ForkedJob* job_;
   const Schedule& schedule_;
   ProcessEngine* engine_ = nullptr;
@@ -208,9 +208,9 @@ class Member {
 
 // Runs in a process of its own.
 int RunCase(const Case& c) {
-  auto* board = new (SharedPages(sizeof(Board))) Board{};
+  auto* shared = new (SharedPages(sizeof(SharedState))) SharedState{};
   ForkedJob job(kProcesses);
-  const auto members = ForkMembers(job, [&](int p) -> int { _exit(Member(c, p, board, &job).Run()); });
+  const auto members = ForkMembers(job, [&](int p) -> int { _exit(Member(c, p, shared, &job).Run()); });
   int failures = 0;
   for (int p = 0; p < kProcesses; ++p) {
     const bool well = EndedWell(members[p], c.Describe() + ": process " + std::to_string(p));

@@ -30,7 +30,7 @@ struct Report {
   std::atomic<int> epoch;  // the last epoch that it has left
   std::atomic<uint64_t> operations, rss_kib, descriptors;
 };
-struct Board {
+struct SharedState {
   std::atomic<int> epoch;  // the current one
   std::atomic<bool> over;
   Shown shown[kProcesses];  // by this epoch
@@ -87,8 +87,8 @@ uint64_t Descriptors() {
 
 class Member {
  public:
-  Member(uint64_t seed, int process, int parent, Board* board)
-      : seed_(seed), process_(process), parent_(parent), board_(board) {}
+  Member(uint64_t seed, int process, int parent, SharedState* shared)
+      : seed_(seed), process_(process), parent_(parent), shared_(shared) {}
 
   void Run() {
     int epoch;
@@ -96,7 +96,7 @@ class Member {
       const std::vector<int> descriptors = ReceiveDescriptors(parent_, &epoch, 3 * (kProcesses - 1));
       if (descriptors.empty()) return;
       Epoch(epoch, descriptors);
-      Report& own = board_->processes[process_];
+      Report& own = shared_->processes[process_];
       own.rss_kib = RssKib();
       own.descriptors = Descriptors();
       own.epoch = epoch;
@@ -109,7 +109,7 @@ class Member {
     options.checksums = epoch % 2 == 0;
     auto engine = std::make_unique<ProcessEngine>(options);
     Shown* shown[kProcesses];
-    for (int p = 0; p < kProcesses; ++p) shown[p] = &board_->shown[p];
+    for (int p = 0; p < kProcesses; ++p) shown[p] = &shared_->shown[p];
     shown[process_]->pid = getpid();
     std::vector<int> beside;  // the processes on the same host
     size_t next = 0;
@@ -125,7 +125,7 @@ class Member {
       LinkByTcp(engine->network(), p, 0, sending.Release(), true);
       LinkByTcp(engine->network(), p, 0, receiving.Release(), false);
     }
-    const auto over = [this, epoch] { return board_->epoch != epoch || board_->over; };
+    const auto over = [this, epoch] { return shared_->epoch != epoch || shared_->over; };
     const bool linked = LinkShared(process_, *engine, beside, shown, over);
     std::atomic<bool> stop{false};
     std::thread planner([&] { Plan(engine.get(), epoch, &stop); });
@@ -186,22 +186,22 @@ class Member {
     Reference("epoch " + std::to_string(epoch) + ", operation " + std::to_string(number) + ", " + schedule->name,
               *schedule, settings, inputs)
         .Check(rank, output);
-    ++board_->processes[process_].operations;
+    ++shared_->processes[process_].operations;
     return status;
   }
 
   const uint64_t seed_;
   const int process_, parent_;
-  Board* board_;
+  SharedState* shared_;
 };
 
 struct Parent {
-  Parent(uint64_t seed_, Board* board_) : seed(seed_), board(board_) {}
+  Parent(uint64_t seed_, SharedState* shared_) : seed(seed_), shared(shared_) {}
 
   void Start(int process) {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-    board->processes[process].epoch = board->epoch.load() - 1;
+    shared->processes[process].epoch = shared->epoch.load() - 1;
     pids[process] = fork();
     CHECK(pids[process] >= 0);
     if (pids[process] == 0) {
@@ -209,7 +209,7 @@ struct Parent {
         if (p != process && to[p] >= 0) close(to[p]);
       }
       close(ends[0]);
-      Member(seed, process, ends[1], board).Run();
+      Member(seed, process, ends[1], shared).Run();
       _exit(0);
     }
     close(ends[1]);
@@ -219,13 +219,13 @@ struct Parent {
 
   void Begin() {
     ForkedJob job(kProcesses);
-    for (Shown& shown : board->shown) new (&shown) Shown{};  // all have left what was shown before
+    for (Shown& shown : shared->shown) new (&shown) Shown{};  // all have left what was shown before
     for (int p = 0; p < kProcesses; ++p) {
       std::vector<int> own;
       for (int peer = 0; peer < kProcesses; ++peer) {
         if (peer != p) own.insert(own.end(), {job.sending(p, peer), job.receiving(p, peer), job.control(p, peer)});
       }
-      SendDescriptors(to[p], board->epoch, own);
+      SendDescriptors(to[p], shared->epoch, own);
     }
     job.Keep(-1);
   }
@@ -234,7 +234,7 @@ struct Parent {
   void AwaitLeft(int epoch, int but) {
     const auto until = std::chrono::steady_clock::now() + kLimit;
     for (int p = 0; p < kProcesses; ++p) {
-      while (p != but && board->processes[p].epoch < epoch) {
+      while (p != but && shared->processes[p].epoch < epoch) {
         int status;
         if (waitpid(pids[p], &status, WNOHANG) != 0) Fail(__FILE__, __LINE__, "a process ends on its own");
         if (std::chrono::steady_clock::now() > until) Fail(__FILE__, __LINE__, "a survivor hangs");
@@ -244,7 +244,7 @@ struct Parent {
   }
 
   const uint64_t seed;
-  Board* const board;
+  SharedState* const shared;
   pid_t pids[kProcesses]{};
   int to[kProcesses] = {-1, -1, -1, -1, -1, -1, -1, -1};
 };
@@ -259,9 +259,9 @@ int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 5;
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
   ScheduleLists();
-  auto* board = new (SharedPages(sizeof(Board))) Board{};
-  Parent parent(seed, board);
-  board->epoch = 1;
+  auto* shared = new (SharedPages(sizeof(SharedState))) SharedState{};
+  Parent parent(seed, shared);
+  shared->epoch = 1;
   for (int p = 0; p < kProcesses; ++p) parent.Start(p);
   const auto start = Clock::now();
   auto elapsed = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
@@ -269,13 +269,13 @@ int main(int argc, char** argv) {
   double said = 0;
   auto say = [&] {
     uint64_t operations = 0;
-    for (const auto& process : board->processes) operations += process.operations;
+    for (const auto& process : shared->processes) operations += process.operations;
     std::cout << static_cast<int>(elapsed()) << " s: " << operations << " collectives, " << measured.size()
               << " restarts, none wrong; process 0: " << measured.back().first << " KiB, " << measured.back().second
               << " descriptors" << std::endl;
   };
   while (elapsed() < seconds || measured.size() < 3) {
-    const int epoch = board->epoch;
+    const int epoch = shared->epoch;
     parent.Begin();
     const uint64_t random = Random(seed ^ Random(static_cast<uint64_t>(epoch)));
     std::this_thread::sleep_for(std::chrono::milliseconds(50 + random % 500));
@@ -285,16 +285,16 @@ int main(int argc, char** argv) {
     int status;
     CHECK(waitpid(parent.pids[victim], &status, 0) == parent.pids[victim]);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);  // and had not ended before
-    board->epoch = epoch + 1;
+    shared->epoch = epoch + 1;
     parent.AwaitLeft(epoch, victim);
-    measured.push_back({board->processes[0].rss_kib, board->processes[0].descriptors});
+    measured.push_back({shared->processes[0].rss_kib, shared->processes[0].descriptors});
     parent.Start(victim);
     if (elapsed() - said > 60) {
       said = elapsed();
       say();
     }
   }
-  board->over = true;
+  shared->over = true;
   for (int p = 0; p < kProcesses; ++p) {
     close(parent.to[p]);
     int status;

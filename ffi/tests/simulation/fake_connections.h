@@ -26,7 +26,7 @@ inline constexpr const char* kClosed = "the peer closed the connection";
 class FakeWire final : public Notifier {
  public:
   FakeWire(VirtualTime* time, uint32_t slot_bytes, Doorbell* sender, Doorbell* receiver, OnEnd sender_ends,
-           OnEnd receiver_ends, std::shared_ptr<BlockPool> blocks)
+           OnEnd receiver_ends, std::shared_ptr<SharedBlockPool> blocks)
       : send(blocks ? std::make_shared<SendLink>("shm", LinkMemory::Anonymous(slot_bytes), receiver)
                     : std::make_shared<SendLink>("tcp", LinkMemory::Anonymous(slot_bytes), this)),
         recv(blocks ? Share(send, sender, blocks)
@@ -91,14 +91,14 @@ class FakeWire final : public Notifier {
   }
 
   static std::shared_ptr<RecvLink> Share(const std::shared_ptr<SendLink>& send, Doorbell* sender,
-                                         const std::shared_ptr<BlockPool>& blocks) {
+                                         const std::shared_ptr<SharedBlockPool>& blocks) {
     auto* const recv = new RecvLink("shm", send->memory.View(), sender);
     recv->Map(blocks->View());
-    send->blocks = blocks;
+    send->shared_blocks = blocks;
     return {recv, [send, blocks](RecvLink* link) { delete link; }};
   }
 
-  const std::shared_ptr<BlockPool> blocks_;
+  const std::shared_ptr<SharedBlockPool> blocks_;
   VirtualTime* const time_;
   Doorbell* const doorbells_[2];
   const OnEnd ends_[2];

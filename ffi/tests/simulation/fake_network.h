@@ -31,7 +31,7 @@ class FakeNetwork final : public Network {
 
   // Puts links and a control connection to another process into service. With `blocks` of this process the links are of
   // shared memory.
-  void Connect(FakeNetwork* to, int channels, const std::shared_ptr<BlockPool>& blocks) {
+  void Connect(FakeNetwork* to, int channels, const std::shared_ptr<SharedBlockPool>& blocks) {
     const auto arrives = [=, this, drops = to->drops_](const ControlFrame* frame) {
       if (to->stopped_ || to->drops_ != drops) return;
       frame != nullptr ? to->OnFrame(self_, *frame) : to->ControlEnded(self_, kClosed, Ending::kNoGoodbye);

@@ -32,7 +32,8 @@ void Simulation::Connect() {
   for (int from = 0; from < processes(); ++from) {
     Process& process = processes_[from];
     if (shared_ > 0)
-      process.blocks = std::make_shared<BlockPool>(BlockPool::Create(process.network->links().slot_bytes()));
+      process.blocks =
+          std::make_shared<SharedBlockPool>(SharedBlockPool::Create(process.network->links().slot_bytes()));
     for (int to = 0; to < processes(); ++to) {
       const bool connected = connected_.empty() || connected_.count(std::minmax(from, to)) != 0;
       if (from == to || !connected) continue;
@@ -114,7 +115,7 @@ bool Simulation::Renew(uint64_t epoch) {
   return true;
 }
 
-uint32_t Simulation::HeldBlocks() const {
+uint32_t Simulation::HeldSharedBlocks() const {
   uint32_t held = 0;
   for (const Process& process : processes_) held += process.blocks ? process.blocks->held() : 0;
   return held;

@@ -42,12 +42,12 @@ class Simulation {
   // Messages that have not arrived or are still waiting, and credits that are not back, of all processes.
   size_t Left() const;
   // Blocks of shared memory that messages are in, of this epoch. Those of failed operations stay until a ring is full.
-  uint32_t HeldBlocks() const;
+  uint32_t HeldSharedBlocks() const;
 
  private:
   struct Process {
     FakeNetwork* network = nullptr;
-    std::shared_ptr<BlockPool> blocks{};  // of this epoch
+    std::shared_ptr<SharedBlockPool> blocks{};  // of this epoch
     std::unique_ptr<Engine> engine;
     std::vector<Workers::Worker> workers;
     bool dead = false;

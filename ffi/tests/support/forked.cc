@@ -61,7 +61,7 @@ bool LinkShared(int process, ProcessEngine& engine, const std::vector<int>& peer
 }
 
 ForkedJob::ForkedJob(int processes)
-    : processes_(processes), board_(static_cast<Board*>(SharedPages(kMost * sizeof(Board)))) {
+    : processes_(processes), offers_(static_cast<Offers*>(SharedPages(kMost * sizeof(Offers)))) {
   CHECK(processes <= kMost);
   for (int a = 0; a < processes; ++a) {
     for (int b = 0; b < processes; ++b) {
@@ -87,7 +87,7 @@ void ForkedJob::Keep(int process) {
 }
 
 void ForkedJob::Begin(int process, ProcessEngine& engine) {
-  board_[process].shown.pid = getpid();
+  offers_[process].shown.pid = getpid();
   for (int p = 0; p < processes_; ++p) {
     if (p != process) engine.network().AddControl(p, std::make_unique<Stream>(control_[process][p]));
   }
@@ -97,7 +97,7 @@ void ForkedJob::Link(int process, ProcessEngine& engine, Wire wire, int absent) 
   std::vector<int> peers;
   Shown* shown[kMost];
   for (int p = 0; p < processes_; ++p) {
-    shown[p] = &board_[p].shown;
+    shown[p] = &offers_[p].shown;
     if (p != process && p != absent) peers.push_back(p);
   }
   if (wire != Wire::kTcp) {
@@ -117,13 +117,13 @@ void ForkedJob::LinkVerbs(int process, ProcessEngine& engine, const std::vector<
       engine, process, peers,
       [&](int peer, bool sends) { return sends ? sending(process, peer) : receiving(process, peer); },
       [&](int peer, bool sends, const std::string& text) {
-        CHECK(text.size() < sizeof board_->offers[0][0]);
-        std::strcpy(board_[process].offers[peer][sends ? 0 : 1], text.c_str());
-        if (--left == 0) board_[process].offered = true;
+        CHECK(text.size() < sizeof offers_->offers[0][0]);
+        std::strcpy(offers_[process].offers[peer][sends ? 0 : 1], text.c_str());
+        if (--left == 0) offers_[process].offered = true;
       },
       [&](int peer, bool sends) {
-        Until([&] { return board_[peer].offered.load(); });
-        return std::string(board_[peer].offers[process][sends ? 1 : 0]);
+        Until([&] { return offers_[peer].offered.load(); });
+        return std::string(offers_[peer].offers[process][sends ? 1 : 0]);
       });
 }
 

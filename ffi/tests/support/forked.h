@@ -49,14 +49,14 @@ class ForkedJob {
   // Links it with all others but `absent`, by one channel; returns when those have done the same. If JAXRING_TEST_VERBS
   // names devices, uses RDMA instead of TCP.
   void Link(int process, ProcessEngine& engine, Wire wire, int absent = -1);
-  int pid(int process) const { return board_[process].shown.pid; }
+  int pid(int process) const { return offers_[process].shown.pid; }
   // The ends of this process's connections.
   int control(int own, int peer) const { return control_[own][peer]; }
   int sending(int own, int peer) const { return data_[own][peer][0]; }
   int receiving(int own, int peer) const { return data_[peer][own][1]; }
 
  private:
-  struct Board {
+  struct Offers {
     Shown shown;
     // The offers for its queue pairs with each peer: those that send, those that receive.
     char offers[kMost][2][1024];
@@ -64,7 +64,7 @@ class ForkedJob {
   };
   void LinkVerbs(int process, ProcessEngine& engine, const std::vector<int>& peers);
   const int processes_;
-  Board* board_;
+  Offers* offers_;
   int data_[kMost][kMost][2];  // [from][to]: the sender's end, the receiver's
   int control_[kMost][kMost];  // [own][peer]
 };

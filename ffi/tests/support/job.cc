@@ -159,7 +159,7 @@ void Job::Share(int from, int to, int channel) {
   auto doorbell = Doorbell::Open("/proc/self/fd/" + std::to_string(sender.doorbell().fd()));
   auto recv = std::shared_ptr<RecvLink>(new RecvLink("shm", send->memory.View(), doorbell.get()),
                                         [send](RecvLink* link) { delete link; });
-  if (send->blocks) recv->Map(send->blocks->View());
+  if (send->shared_blocks) recv->Map(send->shared_blocks->View());
   recv->notifier = std::move(doorbell);
   receiver.links().AddRecv(from, channel, std::move(recv));
 #else

@@ -116,7 +116,7 @@ CASE("after a long pause a single question for room that has no answer tells of 
   }
 }
 
-class Bell final : public Notifier {
+class SilentNotifier final : public Notifier {
  public:
   void Notify() override {}
 };
@@ -191,12 +191,12 @@ void RunLink(bool polls) {
   Moved moved;
   Poller poller([] {});
   BusyPollers busy_pollers;
-  Bell bell;
+  SilentNotifier notifier;
   auto [from, to] = Connection();
   auto send = MakeTcpSendLink(moved.paths.Add(std::move(from), moved.dialler, &poller), &poller,
-                              LinkMemory::Anonymous(kSlot), &bell);
+                              LinkMemory::Anonymous(kSlot), &notifier);
   auto recv = MakeTcpRecvLink(moved.paths.Add(std::move(to), moved.acceptor, &poller), &poller, &busy_pollers,
-                              LinkMemory::Anonymous(kSlot), &bell);
+                              LinkMemory::Anonymous(kSlot), &notifier);
   std::atomic<bool> over{false};
   std::atomic<int> moves{0};
   std::thread publisher([&] {
@@ -271,14 +271,14 @@ CASE("a word of the receiver's that finds no connection, and one that is given u
   Moved moved;
   Poller poller([] {});
   BusyPollers busy_pollers;
-  Bell bell;
+  SilentNotifier notifier;
   auto [from, to] = Connection();
   std::atomic<int> ended{-1};
   auto send =
       MakeTcpSendLink(moved.paths.Add(std::move(from), moved.dialler, &poller), &poller, LinkMemory::Anonymous(kSlot),
-                      &bell, [&](const std::string&, Ending ending) { ended = static_cast<int>(ending); });
+                      &notifier, [&](const std::string&, Ending ending) { ended = static_cast<int>(ending); });
   auto recv = MakeTcpRecvLink(moved.paths.Add(std::move(to), moved.acceptor, &poller), &poller, &busy_pollers,
-                              LinkMemory::Anonymous(kSlot), &bell);
+                              LinkMemory::Anonymous(kSlot), &notifier);
   CHECK(moved.paths.Settled());
   moved.paths.Suspend(moved.dialler, 1);
   moved.paths.Suspend(moved.acceptor, 1);

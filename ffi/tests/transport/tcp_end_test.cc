@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kSlot = 4096;
 
-class Bell final : public Notifier {
+class SilentNotifier final : public Notifier {
  public:
   void Notify() override {}
 };
@@ -27,12 +27,12 @@ CASE("the poller's thread does not go on watching it") {
     held = true;
     while (hold) std::this_thread::yield();
   });
-  Bell bell;
+  SilentNotifier notifier;
   // The handler owns it, and epoll watches a descriptor for as long as it has a handler.
   auto alive = std::make_shared<int>();
   const std::weak_ptr<int> watched = alive;
   std::atomic<bool> ended{false};
-  const auto link = MakeTcpSendLink(std::make_unique<Stream>(ends[0]), &poller, LinkMemory::Anonymous(kSlot), &bell,
+  const auto link = MakeTcpSendLink(std::make_unique<Stream>(ends[0]), &poller, LinkMemory::Anonymous(kSlot), &notifier,
                                     [&ended, alive = std::move(alive)](const std::string&, Ending) { ended = true; });
   while (!held) std::this_thread::yield();
   close(ends[1]);

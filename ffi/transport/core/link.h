@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "transport/core/block_pool.h"
 #include "transport/core/direct_memory.h"
 #include "transport/core/doorbell.h"
 #include "transport/core/faults.h"
 #include "transport/core/movable.h"
 #include "transport/core/ring.h"
+#include "transport/core/shared_block_pool.h"
 #include "transport/core/shared_memory.h"
 #include "transport/core/stream.h"
 
@@ -77,11 +77,11 @@ struct SendLink {
   LinkMemory memory;
   RingSender ll, simple;
   LinkEnd end;
-  std::unique_ptr<Notifier> notifier;  // the peer's doorbell or a pump; kept alive with the link
-  const Doorbell* doorbell = nullptr;  // the same, if it is one
-  std::unique_ptr<Faults> faults;      // what its rings' messages suffer, if anything
-  std::shared_ptr<BlockPool> blocks;   // this process's, where the peer has mapped them
-  std::weak_ptr<DirectSend> direct;    // set where bytes can go past the slots, which both ends then know
+  std::unique_ptr<Notifier> notifier;              // the peer's doorbell or a pump; kept alive with the link
+  const Doorbell* doorbell = nullptr;              // the same, if it is one
+  std::unique_ptr<Faults> faults;                  // what its rings' messages suffer, if anything
+  std::shared_ptr<SharedBlockPool> shared_blocks;  // this process's, where the peer has mapped them
+  std::weak_ptr<DirectSend> direct;                // set where bytes can go past the slots, which both ends then know
 };
 
 struct RecvLink {
@@ -92,9 +92,9 @@ struct RecvLink {
         simple(memory.ring(Protocol::kSimple), on_release) {}
   RingReceiver& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
   // Sets the sender's blocks; before the first message.
-  void Map(BlockPool pool) {
-    blocks = std::make_unique<BlockPool>(std::move(pool));
-    simple.set_blocks(blocks.get());
+  void Map(SharedBlockPool pool) {
+    shared_blocks = std::make_unique<SharedBlockPool>(std::move(pool));
+    simple.set_shared_blocks(shared_blocks.get());
   }
 
   std::string transport;
@@ -102,7 +102,7 @@ struct RecvLink {
   RingReceiver ll, simple;
   LinkEnd end;
   std::unique_ptr<Notifier> notifier;
-  std::unique_ptr<BlockPool> blocks;
+  std::unique_ptr<SharedBlockPool> shared_blocks;
   bool must_poll = false;  // a waiting thread calls `notifier->Poll()`, which is sooner than the I/O thread
   std::weak_ptr<DirectMemory> direct;
 };

@@ -10,7 +10,7 @@ void Links::InjectFaults(SendLink& link, int peer, int channel) const {
   link.faults = std::make_unique<Faults>(faults_, FaultsOf(peer, channel));
   link.ll.set_faults(link.faults.get());
   link.simple.set_faults(link.faults.get());
-  link.blocks.reset();  // faults apply to payloads in slots only
+  link.shared_blocks.reset();  // faults apply to payloads in slots only
 }
 
 void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
@@ -165,7 +165,7 @@ size_t Links::MemoryBytes() const {
   MutexLock lock(mutex_);
   size_t blocks = 0;  // of one pool, which all links have that have one
   for (const auto& [key, link] : send_) {
-    if (link->blocks) blocks = link->blocks->bytes();
+    if (link->shared_blocks) blocks = link->shared_blocks->bytes();
   }
   return (send_.size() + recv_.size() + local_.size()) * (LLShape().bytes() + SimpleShape(slot_bytes_).bytes()) +
          blocks;

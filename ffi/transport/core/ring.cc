@@ -44,9 +44,9 @@ void RingSender::Put(uint64_t position, const MessageHeader& header) {
   if (on_publish_ != nullptr) on_publish_->Notify();
 }
 
-void RingSender::PublishBlock(uint64_t position, uint32_t block, const MessageId& id, Message message) {
+void RingSender::PublishSharedBlock(uint64_t position, uint32_t block, const MessageId& id, Message message) {
   std::memcpy(payload(position), &block, sizeof block);
-  message.bytes |= Message::kInBlock;
+  message.bytes |= Message::kInSharedBlock;
   Put(position, MessageHeader(id, message));
 }
 
@@ -83,20 +83,20 @@ void RingSender::PutFaulty(uint64_t position, MessageHeader header) {
   if (twice) Put(again, intact);
 }
 
-uint32_t RingReceiver::Block(uint64_t position) const {
-  if (!(memory_.header(position).header.bytes & Message::kInBlock)) return BlockPool::kBlocks;
+uint32_t RingReceiver::SharedBlock(uint64_t position) const {
+  if (!(memory_.header(position).header.bytes & Message::kInSharedBlock)) return SharedBlockPool::kBlocks;
   uint32_t block;
   std::memcpy(&block, memory_.payload(position), sizeof block);
-  return std::min(block, BlockPool::kBlocks);
+  return std::min(block, SharedBlockPool::kBlocks);
 }
 
 Message RingReceiver::Read(uint64_t position, const char** payload) const {
   Message message = memory_.header(position).header.message();
   *payload = memory_.payload(position);
-  if (blocks_ != nullptr) {
-    if (const uint32_t block = Block(position); block < BlockPool::kBlocks) {
-      message.bytes &= ~Message::kInBlock;
-      *payload = blocks_->data(block);
+  if (shared_blocks_ != nullptr) {
+    if (const uint32_t block = SharedBlock(position); block < SharedBlockPool::kBlocks) {
+      message.bytes &= ~Message::kInSharedBlock;
+      *payload = shared_blocks_->data(block);
     }
   }
   // Oversized length: treat the message as empty; no receiver will accept it.
@@ -146,8 +146,8 @@ void RingReceiver::Unclaim(uint64_t position) {
 }
 
 void RingReceiver::ReleaseLocked(uint64_t position) {
-  if (blocks_ != nullptr) {
-    if (const uint32_t block = Block(position); block < BlockPool::kBlocks) blocks_->Leave(block, 1);
+  if (shared_blocks_ != nullptr) {
+    if (const uint32_t block = SharedBlock(position); block < SharedBlockPool::kBlocks) shared_blocks_->Leave(block, 1);
   }
   consumed_ |= memory_.bit(position);
   const uint64_t before = head_.load(std::memory_order_relaxed);

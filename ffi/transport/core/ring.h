@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "transport/core/block_pool.h"
 #include "transport/core/doorbell.h"
+#include "transport/core/shared_block_pool.h"
 
 namespace jaxring {
 
@@ -50,8 +50,8 @@ RingShape SimpleShape(uint32_t slot_bytes);
 
 // What a message says besides its name.
 struct Message {
-  // Set in `bytes` where the slot holds only the number of the block in which the payload is.
-  static constexpr uint32_t kInBlock = uint32_t{1} << 31;
+  // Set in `bytes` where the slot holds only the number of the shared block in which the payload is.
+  static constexpr uint32_t kInSharedBlock = uint32_t{1} << 31;
   uint32_t bytes = 0;
   uint32_t check = 0;     // what sender and receiver must agree on beyond the name; see Plan::check
   uint32_t checksum = 0;  // of the payload, where checksums are on
@@ -119,9 +119,9 @@ class RingSender {
   char* payload(uint64_t position) const { return memory_.payload(position); }
   // A reserved slot must be published soon: the receiver does not look past an unpublished slot.
   [[gnu::hot]] void Publish(uint64_t position, const MessageId& id, Message message);
-  // Publishes a message whose payload is in a block; the receiver drops one reference when it releases the slot. The
-  // peer must have mapped this process's blocks.
-  void PublishBlock(uint64_t position, uint32_t block, const MessageId& id, Message message);
+  // Publishes a message whose payload is in a shared block; the receiver drops one reference to that when it releases
+  // the slot. The peer must have mapped this process's shared blocks.
+  void PublishSharedBlock(uint64_t position, uint32_t block, const MessageId& id, Message message);
   const RingMemory& memory() const { return memory_; }
   void set_on_publish(Notifier* notifier) { on_publish_ = notifier; }
   // Injects faults; before the first message. `faults` must outlive this.
@@ -155,21 +155,21 @@ class RingReceiver {
   template <class Take>
   void SpillIfFull(Take take, bool patient = false);
   const RingMemory& memory() const { return memory_; }
-  // The sender's blocks, which must outlive this; before the first message.
-  void set_blocks(BlockPool* blocks) { blocks_ = blocks; }
+  // The sender's shared blocks, which must outlive this; before the first message.
+  void set_shared_blocks(SharedBlockPool* blocks) { shared_blocks_ = blocks; }
 
  private:
   // Claims the oldest unclaimed message, or the oldest of that name.
   [[gnu::hot]] bool Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message);
-  // The message at a position. Its length is at most that of a slot or block.
+  // The message at a position. Its length is at most that of a slot or shared block.
   [[gnu::hot]] Message Read(uint64_t position, const char** payload) const;
-  // The block in which the payload is, or kBlocks if it is in the slot. Only to be called if the sender has blocks.
-  [[gnu::hot]] uint32_t Block(uint64_t position) const;
+  // The shared block in which the payload is, or kBlocks if it is in the slot. Only called if the sender has any.
+  [[gnu::hot]] uint32_t SharedBlock(uint64_t position) const;
   [[gnu::hot]] void ReleaseLocked(uint64_t position) JAXRING_REQUIRES(mutex_);
 
   RingMemory memory_;
   Notifier* on_release_;
-  BlockPool* blocks_ = nullptr;
+  SharedBlockPool* shared_blocks_ = nullptr;
   Mutex mutex_;
   std::atomic<uint64_t> head_{0};  // written under the lock
   uint64_t claimed_ JAXRING_GUARDED_BY(mutex_) =

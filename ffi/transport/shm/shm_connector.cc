@@ -31,7 +31,7 @@ class ShmConnector::Offered final : public OfferedLink {
     doorbell_ = Doorbell::Open(next());
     if (link_.sending) return;
     recv_ = std::make_shared<RecvLink>("shm", LinkMemory::Open(next(), connector_->slot_bytes_), doorbell_.get());
-    recv_->Map(BlockPool::Open(next(), connector_->slot_bytes_));
+    recv_->Map(SharedBlockPool::Open(next(), connector_->slot_bytes_));
   }
 
   JoinedLink Finish(Agreed) override {
@@ -43,7 +43,7 @@ class ShmConnector::Offered final : public OfferedLink {
       send_->simple.set_on_publish(doorbell_.get());
       send_->doorbell = doorbell_.get();
       send_->notifier = std::move(doorbell_);
-      send_->blocks = blocks_;
+      send_->shared_blocks = blocks_;
       joined.send = std::move(send_);
     } else {
       recv_->notifier = std::move(doorbell_);
@@ -57,7 +57,7 @@ class ShmConnector::Offered final : public OfferedLink {
   const LinkName link_;
   std::shared_ptr<SendLink> send_;
   std::shared_ptr<RecvLink> recv_;
-  std::shared_ptr<BlockPool> blocks_;
+  std::shared_ptr<SharedBlockPool> blocks_;
   std::unique_ptr<Doorbell> doorbell_;  // the peer's
 };
 
@@ -77,9 +77,9 @@ void ShmConnector::ForgetRing(const LinkName& link) {
   rings_.erase(link);
 }
 
-std::shared_ptr<BlockPool> ShmConnector::Blocks() {
+std::shared_ptr<SharedBlockPool> ShmConnector::Blocks() {
   MutexLock lock(mutex_);
-  if (!blocks_) blocks_ = std::make_shared<BlockPool>(BlockPool::Create(slot_bytes_));
+  if (!blocks_) blocks_ = std::make_shared<SharedBlockPool>(SharedBlockPool::Create(slot_bytes_));
   return blocks_;
 }
 

@@ -27,13 +27,13 @@ class ShmConnector final : public Connector {
   // It is in service.
   void ForgetRing(const LinkName& link);
   // This process's blocks for payloads that go to several processes of the host: made at first use, kept until Clear.
-  std::shared_ptr<BlockPool> Blocks();
+  std::shared_ptr<SharedBlockPool> Blocks();
 
   const uint32_t slot_bytes_;
   Doorbell* const own_doorbell_;
   Mutex mutex_;
   std::map<LinkName, std::shared_ptr<SendLink>> rings_ JAXRING_GUARDED_BY(mutex_);
-  std::shared_ptr<BlockPool> blocks_ JAXRING_GUARDED_BY(mutex_);
+  std::shared_ptr<SharedBlockPool> blocks_ JAXRING_GUARDED_BY(mutex_);
 };
 
 }  // namespace jaxring

@@ -70,7 +70,7 @@ void ResumableStream::Confirm() {
 
 size_t ResumableStream::MakeRoom(size_t bytes) {
   int queued = 0;
-  // Of what was written to it, not acknowledged yet. A socket that cannot tell gives up nothing.
+  // How much of what was written to it is not acknowledged yet. A socket that cannot tell gives up nothing.
   if (!kept_.HasRoom(bytes) && confirmed_ && suspended_at_ == Time{} && ioctl(stream_->fd(), SIOCOUTQ, &queued) == 0) {
     kept_.Release(static_cast<uint64_t>(queued));
   }

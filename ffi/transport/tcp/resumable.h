@@ -102,7 +102,7 @@ class ResumableStream final : public Stream, public Movable {
   bool foreign_ JAXRING_GUARDED_BY(mutex_) = false;   // something else has come on it, which nobody reads
   std::string why_ JAXRING_GUARDED_BY(mutex_);
   KeptBytes kept_ JAXRING_GUARDED_BY(mutex_);
-  // Of what was read, `received_` bytes, this has not been taken by the reader.
+  // What of the `received_` bytes that were read the reader has not taken yet.
   std::vector<char> pending_ JAXRING_GUARDED_BY(mutex_);
   size_t pending_begin_ JAXRING_GUARDED_BY(mutex_) = 0;
   uint64_t received_ JAXRING_GUARDED_BY(mutex_) = 0;

@@ -16,10 +16,10 @@ constexpr auto kCheckPort = std::chrono::milliseconds(250);
 // How long messages that a goodbye has overtaken are waited for.
 constexpr auto kOvertaken = std::chrono::seconds(5);
 
-class PeerEar final : public Poller::Handler {
+class ControlHandler final : public Poller::Handler {
  public:
-  explicit PeerEar(std::shared_ptr<VerbsPump> pump) : pump_(std::move(pump)) {}
-  void OnEvents(uint32_t) override { pump_->Hear(); }
+  explicit ControlHandler(std::shared_ptr<VerbsPump> pump) : pump_(std::move(pump)) {}
+  void OnEvents(uint32_t) override { pump_->OnControlReadable(); }
 
  private:
   std::shared_ptr<VerbsPump> pump_;
@@ -57,7 +57,7 @@ std::shared_ptr<MovableLink> VerbsPump::movable() {
 }
 
 void VerbsPump::WatchControl() {
-  poller_->Add(control_.fd(), EPOLLIN | EPOLLRDHUP, std::make_shared<PeerEar>(shared_from_this()));
+  poller_->Add(control_.fd(), EPOLLIN | EPOLLRDHUP, std::make_shared<ControlHandler>(shared_from_this()));
 }
 
 void VerbsPump::OnEvents(uint32_t) {
@@ -106,7 +106,7 @@ bool VerbsPump::PumpLocked() {
     any = true;
   }
   if (good) CompleteLocked();
-  if (good && !armed_ && MustHear()) EnableEventsLocked();
+  if (good && !armed_ && WaitsForCredit()) EnableEventsLocked();
   if (good || closed() || lost()) return any;
   // When a peer ends, its queue pairs end, too, and an iWARP device reports this at once. The peer's last message on
   // the control connection, or the end of it, may still be on its way.
@@ -138,7 +138,7 @@ void VerbsPump::End(const std::string& why, bool tell, Ending ending) {
   poller_->Remove(control_.fd());
 }
 
-void VerbsPump::Hear() {
+void VerbsPump::OnControlReadable() {
   MutexLock lock(mutex_);
   if (closed() || !Listen()) return;
   // Messages that the peer wrote before it closed the link are still valid.
@@ -185,7 +185,7 @@ void VerbsPump::Act(const VerbsControl::Heard& heard) {
       handover_.Confirm();
       break;
     case VerbsControl::Word::kGoodbye:
-      Farewell(heard.text);
+      OnGoodbye(heard.text);
       CompleteLocked();
       break;
   }

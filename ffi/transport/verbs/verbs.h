@@ -64,7 +64,7 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   bool Poll();
   void EnableEvents() override;
   // Called when the peer has sent something on the control connection, or has closed it.
-  void Hear();
+  void OnControlReadable();
   // Tells the peer that this process ends in good order.
   virtual void SayGoodbye();
   // Called regularly: closes the link if the port has been down for longer than the device resends a lost packet. Not
@@ -83,7 +83,7 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   // Whether something was sent and has not completed.
   virtual bool Waiting() const JAXRING_REQUIRES(mutex_) = 0;
   // The peer has said goodbye, with these words.
-  virtual void Farewell(const std::string&) JAXRING_REQUIRES(mutex_) {}
+  virtual void OnGoodbye(const std::string&) JAXRING_REQUIRES(mutex_) {}
   // Whether everything has arrived that the peer had sent when it said goodbye.
   virtual bool AllHere() const JAXRING_REQUIRES(mutex_) { return true; }
   // Whether the peer's device is to acknowledge something by itself, so that its silence means that it cannot be
@@ -99,7 +99,7 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   virtual std::string Renew(const std::string& received, const verbs::Keys& keys) JAXRING_REQUIRES(mutex_) = 0;
   virtual bool sends() const = 0;
   // Whether a message waits for a credit. No thread polls for the credit once the message's operation has ended here.
-  virtual bool MustHear() const JAXRING_REQUIRES(mutex_) = 0;
+  virtual bool WaitsForCredit() const JAXRING_REQUIRES(mutex_) = 0;
   // Returns whether anything was complete.
   bool PumpLocked() JAXRING_REQUIRES(mutex_);
   void EnableEventsLocked() JAXRING_REQUIRES(mutex_);
@@ -186,7 +186,7 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
   bool Handle(const Event& event) override JAXRING_REQUIRES(mutex_);
   bool Advance() override JAXRING_REQUIRES(mutex_);
   bool Waiting() const override JAXRING_REQUIRES(mutex_);
-  bool MustHear() const override JAXRING_REQUIRES(mutex_) { return rings_[0].held || rings_[1].held; }
+  bool WaitsForCredit() const override JAXRING_REQUIRES(mutex_) { return rings_[0].held || rings_[1].held; }
   bool Awaits(bool ask, bool* awaits) override JAXRING_REQUIRES(mutex_);
   bool IsTrickling(Time now) override JAXRING_REQUIRES(mutex_);
   std::string Renew(const std::string& received, const verbs::Keys& keys) override JAXRING_REQUIRES(mutex_);
@@ -227,9 +227,9 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
   bool Handle(const Event& event) override JAXRING_REQUIRES(mutex_);
   bool Advance() override JAXRING_REQUIRES(mutex_);
   bool Waiting() const override JAXRING_REQUIRES(mutex_) { return credits_under_way_ > 0; }
-  void Farewell(const std::string& words) override JAXRING_REQUIRES(mutex_);
+  void OnGoodbye(const std::string& words) override JAXRING_REQUIRES(mutex_);
   bool AllHere() const override JAXRING_REQUIRES(mutex_);
-  bool MustHear() const override JAXRING_REQUIRES(mutex_) { return false; }
+  bool WaitsForCredit() const override JAXRING_REQUIRES(mutex_) { return false; }
   std::string Renew(const std::string& received, const verbs::Keys& keys) override JAXRING_REQUIRES(mutex_);
   bool sends() const override { return false; }
 

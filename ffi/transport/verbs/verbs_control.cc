@@ -16,7 +16,7 @@ namespace {
 // What the two ends say: that everything arrived which a goodbye told of; a goodbye, with words up to the line's end;
 // that the sending end has taken over a new control connection; an error, with its text up to the connection's end;
 // that the receiving end has lost its queue pairs.
-constexpr char kAllHere = 'a', kFarewell = 'b', kTakenOver = 'c', kGaveUp = 'e', kLost = 'l';
+constexpr char kAllHere = 'a', kGoodbye = 'b', kTakenOver = 'c', kGaveUp = 'e', kLost = 'l';
 constexpr size_t kMaxHeard = 4096;
 
 }  // namespace
@@ -45,7 +45,7 @@ std::optional<VerbsControl::Heard> VerbsControl::Next() {
     const size_t end = heard_.find('\n');
     const char word = heard_[0];
     // An error stays, since it is the last word.
-    if (word == kFarewell && end != std::string::npos) {
+    if (word == kGoodbye && end != std::string::npos) {
       Heard heard{Word::kGoodbye, heard_.substr(1, end - 1)};
       goodbye_ = true;
       heard_.erase(0, end + 1);
@@ -74,8 +74,8 @@ void VerbsControl::SayAllHere() { Say(std::string(1, kAllHere)); }
 void VerbsControl::SayLost() { Say(std::string(1, kLost)); }
 
 void VerbsControl::SayGoodbye(const std::string& words) {
-  farewell_ = kFarewell + words + "\n";
-  Say(farewell_);
+  goodbye_text_ = kGoodbye + words + "\n";
+  Say(goodbye_text_);
 }
 
 void VerbsControl::SayGaveUp(const std::string& why) {
@@ -91,7 +91,7 @@ void VerbsControl::TakeOver(Descriptor socket, bool sends, bool lost, bool compl
   failed_ = false;
   if (sends) Say(std::string(1, kTakenOver));
   if (!sends && lost) SayLost();
-  if (!farewell_.empty()) Say(farewell_);
+  if (!goodbye_text_.empty()) Say(goodbye_text_);
   if (complete) SayAllHere();
 }
 

@@ -66,9 +66,9 @@ class VerbsControl {
   static void SayOn(int fd, const std::string& words);
 
   Descriptor socket_;
-  bool failed_ = false;   // its path has failed, or the peer may have another one
-  std::string heard_;     // and not taken
-  std::string farewell_;  // what SayGoodbye has sent
+  bool failed_ = false;       // its path has failed, or the peer may have another one
+  std::string heard_;         // and not taken
+  std::string goodbye_text_;  // what SayGoodbye has sent
   bool goodbye_ = false, acknowledged_ = false;
   Time closed_at_{};
 };

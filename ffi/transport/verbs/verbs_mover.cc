@@ -183,7 +183,7 @@ bool VerbsMover::IsTrickling(Time now) {
 
 bool VerbsMover::IsDelivered() {
   MutexLock lock(pump_->mutex_);
-  return !pump_->sends() || (!pump_->lost() && !pump_->Waiting() && !pump_->MustHear());
+  return !pump_->sends() || (!pump_->lost() && !pump_->Waiting() && !pump_->WaitsForCredit());
 }
 
 void VerbsMover::Fail(const std::string& why, Ending ending) {

@@ -141,7 +141,7 @@ void VerbsSendPump::SayGoodbye() {
       MutexLock lock(mutex_);
       PumpLocked();
       if (closed()) return;
-      if (!MustHear() && !Waiting()) break;
+      if (!WaitsForCredit() && !Waiting()) break;
       if (!lost() && !Mark(false)) return End(endpoint_->failure().error, true);
     }
     if (std::chrono::steady_clock::now() > until) return;
@@ -195,7 +195,7 @@ bool VerbsRecvPump::Handle(const Event& event) {
   return true;
 }
 
-void VerbsRecvPump::Farewell(const std::string& words) { std::istringstream(words) >> sent_[0] >> sent_[1]; }
+void VerbsRecvPump::OnGoodbye(const std::string& words) { std::istringstream(words) >> sent_[0] >> sent_[1]; }
 
 bool VerbsRecvPump::AllHere() const { return rings_[0].received >= sent_[0] && rings_[1].received >= sent_[1]; }
 

@@ -9,7 +9,7 @@
 namespace jaxring {
 
 bool VerbsSendPump::Awaits(bool ask, bool* awaits) {
-  const bool good = Mark(ask || MustHear());
+  const bool good = Mark(ask || WaitsForCredit());
   *awaits = Waiting();
   return good;
 }

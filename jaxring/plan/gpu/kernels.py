@@ -41,7 +41,7 @@ def kernel_of(
     """The kernel that runs a collective without an epilogue, by an algorithm and a protocol of the tuner."""
     facts, wide = COLLECTIVES[collective], width(collective, dtype)
     if facts.half != "both":
-        return "MailKernel<Simple, 0>"
+        return "PointToPointKernel<Simple, 0>"
     if algorithm == copy_engine.NAME:
         return "copy engines"
     if algorithm == nvls.NAME:
@@ -96,7 +96,7 @@ class CriticalPath(NamedTuple):
 
 
 def critical_path(ranks: int, nbytes: int, most_lanes: int = 16) -> CriticalPath:
-    """Of an all-reduce of ``nbytes`` of float32 among ranks of one memory domain, as the planner has it run."""
+    """That of an all-reduce of ``nbytes`` of float32 among ranks of one memory domain, as the planner has it run."""
     way = path("all_reduce", ranks, nbytes, memory=True)
     lanes = lanes_for(way, nbytes, most_lanes)
     share, peers = -(-nbytes // lanes), ranks - 1
@@ -113,7 +113,10 @@ def critical_path(ranks: int, nbytes: int, most_lanes: int = 16) -> CriticalPath
 
 
 def critical_path_of_before(ranks: int, nbytes: int, most_lanes: int = 16) -> CriticalPath:
-    """The same in fbe7ca7: lanes by the vector's bytes, one peer's lines after another's, and a guard kernel."""
+    """The same for the kernels of commit fbe7ca7, with which the table of docs/cuda.md compares.
+
+    They had lanes by the vector's bytes, one peer's lines after another's, and a guard kernel.
+    """
     lanes = 1
     while lanes * 2 <= most_lanes and lanes * 2 * (64 << 10) <= nbytes:
         lanes *= 2

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEPTHS = (2, 16)
 QUEUE_BYTES = 64 << 20
 # Headers that the ring holds, and the bytes of a slot for one.
-_DESK = Shape(1, (WireShape(64, 512),) * 3, 0)
+_HEADER_RING = Shape(1, (WireShape(64, 512),) * 3, 0)
 _UNIT = 512
 
 
@@ -34,12 +34,12 @@ def depth(nbytes: int) -> int:
 
 
 def header_ring_shape() -> Shape:
-    """Of a queue's header ring."""
-    return _DESK
+    """The shape of a queue's header ring."""
+    return _HEADER_RING
 
 
 def queue_shape(nbytes: int, lanes: int, slot_bytes: int) -> Shape:
-    """Of the communicator of one shape: ``lanes`` share a message of ``nbytes``, in slots of ``slot_bytes`` at most."""
+    """That of a communicator for messages of ``nbytes``: ``lanes`` share one, in slots of ``slot_bytes`` at most."""
     # Pieces end at 64-byte lines, so one may be that much longer than a share.
     piece = -(-nbytes // lanes) + 64
     slots = 1
@@ -51,7 +51,7 @@ def queue_shape(nbytes: int, lanes: int, slot_bytes: int) -> Shape:
 
 def names(spec: CallSpec, devices: Sequence[int]) -> tuple[str, str]:
     """The queue's name, and that of its messages of this call's shape; the same for both halves, in all processes."""
-    queue = f"mail/{spec.tag}/{spec.perm}/{list(devices)}"
+    queue = f"point_to_point/{spec.tag}/{spec.perm}/{list(devices)}"
     return queue, f"{queue}/{spec.message}"
 
 

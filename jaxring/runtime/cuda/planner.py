@@ -157,7 +157,7 @@ class CudaPlanner:
             if ragged:
                 plan.set_ragged(math.prod(spec.shape[1:]))
             if header_ring is not None:
-                plan.set_mail(header_ring.communicator, half == "send", cuda_messages.check(spec))
+                plan.set_point_to_point(header_ring.communicator, half == "send", cuda_messages.check(spec))
             if not lacks:  # there may be memory for replacements next time
                 self._plans[key] = plan
         decision = Decision(

@@ -139,7 +139,8 @@ class Gpu {
   // An epoch barrier of a collective that copy engines run: see copies.h.
   virtual void LaunchBarrier(int device, bool open, const Args& args, void* stream) = 0;
   virtual void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) = 0;
-  virtual void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) = 0;
+  virtual void LaunchPointToPoint(int device, const PointToPoint& message, const Args& args, int threads,
+                                  void* stream) = 0;
   virtual void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) = 0;
   // A kernel that does nothing, to measure what any launch takes.
   virtual void LaunchEmpty(int device, void* stream) = 0;

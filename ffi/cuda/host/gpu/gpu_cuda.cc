@@ -239,9 +239,11 @@ class CudaGpu final : public Gpu {
     Check(static_cast<cudaError_t>(cuda::LaunchMulticast(memory, args, threads, stream)),
           "the launch of a collective's kernel for multicast memory");
   }
-  void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
+  void LaunchPointToPoint(int device, const PointToPoint& message, const Args& args, int threads,
+                          void* stream) override {
     ContextScope scope(device);
-    Check(static_cast<cudaError_t>(cuda::LaunchMail(mail, args, threads, stream)), "the launch of a message's kernel");
+    Check(static_cast<cudaError_t>(cuda::LaunchPointToPoint(message, args, threads, stream)),
+          "the launch of a message's kernel");
   }
   void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) override {
     ContextScope scope(device);

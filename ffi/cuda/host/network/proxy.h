@@ -29,7 +29,7 @@ namespace jaxring::cuda {
 
 // A counter, or any other word that is polled, has this many bytes to itself.
 inline constexpr uint64_t kLineBytes = 128;
-// Of the counters of a connection's slots, one way: Connection::tail, or `arrived`.
+// The length of the counters of a connection's slots, one way: Connection::tail, or `arrived`.
 constexpr uint64_t SlotCountersBytes(uint64_t slots) {
   return (slots * sizeof(uint64_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
 }

@@ -211,9 +211,10 @@ class FakeGpu final : public Gpu {
       if (!Reaches(other, args.in) || !Reaches(other, args.out)) throw GpuError("an illegal memory access (700)");
     }
   }
-  void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
+  void LaunchPointToPoint(int device, const PointToPoint& message, const Args& args, int threads,
+                          void* stream) override {
     CheckPrepared(device);
-    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoBarrier, mail});
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoBarrier, message});
   }
   void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) override {
     CheckPrepared(device);

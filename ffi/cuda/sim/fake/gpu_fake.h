@@ -51,7 +51,7 @@ struct Task {
   int fused = -1;
   int threads = 0;
   enum { kNoBarrier, kOpen, kClose } barrier = kNoBarrier;
-  std::optional<Mail> mail = {};
+  std::optional<PointToPoint> point_to_point = {};
   std::optional<Ragged> ragged = {};
   std::optional<Multicast> multicast = {};
   std::optional<EpilogueArgs> epilogue = {};

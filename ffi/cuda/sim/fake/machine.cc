@@ -10,7 +10,7 @@ void PlayOne(const Task& task, Shared& shared) {
   const Args& args = task.args;
   if (task.barrier != Task::kNoBarrier) return shim::PlayCopyBarrier(task.barrier == Task::kOpen, args, shared);
   if (task.multicast) return shim::PlayMulticast(*task.multicast, args, shared);
-  if (task.mail) return shim::PlayMail(*task.mail, args, shared);
+  if (task.point_to_point) return shim::PlayPointToPoint(*task.point_to_point, args, shared);
   if (task.epilogue) return shim::PlayEpilogue(*task.epilogue, args, shared);
   if (task.fused >= 0) return shim::PlayFused(static_cast<Fused>(task.fused), args, shared);
   shim::PlayTable(args, shared);

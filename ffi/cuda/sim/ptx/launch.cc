@@ -41,7 +41,7 @@ JAXRING_PTX_SUMS(8)
 JAXRING_PTX_KERNEL(AnyOneShotKernelILi1EEEvNS0_4ArgsE)
 JAXRING_PTX_KERNEL(AnyOneShotKernelILi2EEEvNS0_4ArgsE)
 JAXRING_PTX_KERNEL(AnyOneShotKernelILi4EEEvNS0_4ArgsE)
-JAXRING_PTX_KERNEL(MailKernelENS0_4MailENS0_4ArgsE)
+JAXRING_PTX_KERNEL(PointToPointKernelENS0_12PointToPointENS0_4ArgsE)
 JAXRING_PTX_KERNEL(ExtentsKernelENS0_6RaggedENS0_4ArgsE)
 JAXRING_PTX_KERNEL(MulticastKernelENS0_9MulticastENS0_4ArgsE)
 JAXRING_PTX_KERNEL(CopyBarrierKernelEbNS0_4ArgsE)
@@ -120,8 +120,8 @@ void PlayFused(Fused fused, const Args& args, Shared&) {
 void PlayMulticast(const Multicast& memory, const Args& args, Shared&) {
   Call(ptx::Ptx_MulticastKernelENS0_9MulticastENS0_4ArgsE, 0, memory, args);
 }
-void PlayMail(const Mail& mail, const Args& args, Shared&) {
-  Call(ptx::Ptx_MailKernelENS0_4MailENS0_4ArgsE, BulkBytes(args), mail, args);
+void PlayPointToPoint(const PointToPoint& message, const Args& args, Shared&) {
+  Call(ptx::Ptx_PointToPointKernelENS0_12PointToPointENS0_4ArgsE, BulkBytes(args), message, args);
 }
 void PlayExtents(const Ragged& ragged, const Args& args, RaggedShared&) {
   Call(ptx::Ptx_ExtentsKernelENS0_6RaggedENS0_4ArgsE, 0, ragged, args);

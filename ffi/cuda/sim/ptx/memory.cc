@@ -109,8 +109,8 @@ u32 ToHalves(f32 low, f32 high) {
   const auto pack = [](float value) { return std::isnan(value) ? 0x7fffu : Float16::Pack(value); };
   return pack(low.value) | pack(high.value) << 16;
 }
-u32 ToBrains(f32 low, f32 high) {
-  const auto pack = [](float value) { return std::isnan(value) ? 0x7fffu : PackBrain(value); };
+u32 ToBfloat16s(f32 low, f32 high) {
+  const auto pack = [](float value) { return std::isnan(value) ? 0x7fffu : PackBfloat16(value); };
   return pack(low.value) | pack(high.value) << 16;
 }
 

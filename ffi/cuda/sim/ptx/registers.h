@@ -123,6 +123,6 @@ inline u32 Logic3(u32 a, u32 b, u32 c, u32 table) {
 // Defined out of line: rarely executed.
 u32 FromHalf(u16 half);
 u32 ToHalves(f32 low, f32 high);
-u32 ToBrains(f32 low, f32 high);
+u32 ToBfloat16s(f32 low, f32 high);
 
 }  // namespace jaxring::cuda::ptx

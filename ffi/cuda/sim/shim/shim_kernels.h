@@ -20,7 +20,7 @@ void PlayEpilogue(const EpilogueArgs& epilogue, const Args& args, Shared& shared
 
 void PlayFused(Fused fused, const Args& args, Shared& shared);
 void PlayMulticast(const Multicast& memory, const Args& args, Shared& shared);
-void PlayMail(const Mail& mail, const Args& args, Shared& shared);
+void PlayPointToPoint(const PointToPoint& message, const Args& args, Shared& shared);
 void PlayExtents(const Ragged& ragged, const Args& args, RaggedShared& shared);
 void PlayCopyBarrier(bool open, const Args& args, Shared& shared);
 

@@ -1,5 +1,5 @@
 // What goes by the protocol Simple.
-#include "cuda/kernels/mail.h"
+#include "cuda/kernels/point_to_point.h"
 #include "cuda/sim/shim/shim_kernels.h"
 #include "cuda/sim/shim/widths.h"
 
@@ -7,6 +7,8 @@ namespace jaxring::cuda::shim {
 
 void PlayTableSimple(const Args& args, Shared& shared) { PlayWidth<Simple>(args, shared); }
 
-void PlayMail(const Mail& mail, const Args& args, Shared& shared) { cuda::PlayMail(mail, args, shared); }
+void PlayPointToPoint(const PointToPoint& message, const Args& args, Shared& shared) {
+  cuda::PlayPointToPoint(message, args, shared);
+}
 
 }  // namespace jaxring::cuda::shim

@@ -46,7 +46,8 @@ void Expect(const Status& status) {
 
 // Two sends of several slots each, then two receives. No rank sends to rank 0, and the last rank sends to none. `check`
 // stands for the messages' shape.
-void Mail(Processes& here, const std::vector<int>& process, const std::vector<int>& domain, uint64_t check = 12345) {
+void SendAndReceive(Processes& here, const std::vector<int>& process, const std::vector<int>& domain,
+                    uint64_t check = 12345) {
   constexpr uint64_t kElements = 2000;
   const Schedule& both = Find("permute direct 4x1 x1");
   const GroupShape data = Shape("data", process, domain, 16, 4096),
@@ -170,7 +171,7 @@ void CheckLayout(const std::vector<int>& process, const std::vector<int>& domain
   const bool network = domain.back() != 0, rdma = !VerbsDevices().empty();
   if (rdma && !network) return;  // no message would use RDMA
   CheckOk(process.back() + 1, [&](Processes& here) {
-    Mail(here, process, domain);
+    SendAndReceive(here, process, domain);
     Ragged(here, process, domain);
     // All use the Simple protocol, so over RDMA no CPU touches their bytes.
     auto counters = here.runtime->Counters();
@@ -187,7 +188,7 @@ CASE("a process that fails says what its kernels have found") {
   std::FILE* said = std::tmpfile();
   const std::vector<int> ends = RunProcesses(2, [&](Processes& here) {
     CHECK(dup2(fileno(said), STDERR_FILENO) >= 0);
-    Mail(here, {0, 0, 1, 1}, {0, 0, 0, 0}, here.own);
+    SendAndReceive(here, {0, 0, 1, 1}, {0, 0, 0, 0}, here.own);
   });
   CHECK(ends != std::vector<int>(2, 0));
   std::string text(1 << 16, '\0');

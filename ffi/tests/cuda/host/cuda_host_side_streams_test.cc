@@ -11,7 +11,7 @@ constexpr uint64_t kElements = 1000, kBytes = 4 * kElements;
 struct Two {
   explicit Two(Processes& here) : side_streams(here.runtime->side_streams()) {
     const Schedule& schedule = Find("all_reduce direct 1x4 x1");
-    const GroupShape shape{"beside", {0, 0, 0, 0}, {0, 0, 0, 0}, cuda::Protocol::kSimple, 1, 8192, 4};
+    const GroupShape shape{"side stream", {0, 0, 0, 0}, {0, 0, 0, 0}, cuda::Protocol::kSimple, 1, 8192, 4};
     group = Join(here, shape);
     plan = PlanOf(here, group, shape, schedule, DType::kInt32, kElements);
     for (int r = 0; r < 4; ++r) {

@@ -193,7 +193,7 @@ class Game {
   // A failure reaches all that are in the execution, well before they would see it themselves.
   void JudgeSpread(const Execution& execution) {
     if (Any({Trouble::kDies, Trouble::kCut, Trouble::kLeaves})) return;
-    // Of a fused call each operation is heard of by itself, and a rank's end waits for all of them.
+    // Each operation of a fused call is reported by itself, and a rank's end waits for all of them.
     if (execution.data.size() > 1) return;
     int64_t first = INT64_MAX;
     for (const Execution::End& end : execution.ends) {
@@ -276,7 +276,7 @@ class Game {
   // No message and no credit is left over.
   void Drain() {
     const bool blocks = happenings_.empty() || happenings_.front().trouble == Trouble::kNothing;
-    const auto none = [&] { return simulation_->Left() == 0 && (!blocks || simulation_->HeldBlocks() == 0); };
+    const auto none = [&] { return simulation_->Left() == 0 && (!blocks || simulation_->HeldSharedBlocks() == 0); };
     if (!simulation_->Run(none, time_.now() + 100'000)) {
       played_.fault = std::to_string(simulation_->Left()) + " messages, credits or bytes are left over";
     }

@@ -42,7 +42,7 @@ struct FakeQp : Qp {
   std::deque<uint64_t> receives, unanswered;  // ids
 };
 
-// Of all devices.
+// All devices share these.
 std::mutex mutex;
 std::map<uint32_t, FakeQp*> queue_pairs;
 uint32_t numbers = 0;

@@ -9,7 +9,7 @@
 namespace jaxring::test {
 
 struct FakeVerbs {
-  // Of each device. What is sent by it arrives nowhere and does not complete.
+  // Whether each device is silent: what is sent by it arrives nowhere and does not complete.
   std::array<std::atomic<bool>, 2> silent{};
   // Memory cannot be registered with it.
   std::array<std::atomic<bool>, 2> no_memory{};

@@ -1,6 +1,6 @@
 // Blocks of shared memory that several processes read: their counts of holders, the messages that name them, and how
 // the engine uses them.
-#include "transport/core/block_pool.h"
+#include "transport/core/shared_block_pool.h"
 
 #include <cstring>
 #include <string>
@@ -14,13 +14,13 @@
 namespace jaxring::test {
 namespace {
 
-constexpr uint32_t kBytes = 256, kBlocks = BlockPool::kBlocks;
+constexpr uint32_t kBytes = 256, kBlocks = SharedBlockPool::kBlocks;
 const char* const kDirect = "all_reduce direct 4x1 x1";
 
 std::string Path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
 CASE("holders") {
-  BlockPool ours = BlockPool::Create(kBytes), theirs = BlockPool::Open(Path(ours.fd()), kBytes);
+  SharedBlockPool ours = SharedBlockPool::Create(kBytes), theirs = SharedBlockPool::Open(Path(ours.fd()), kBytes);
   for (uint32_t block = 0; block < kBlocks; ++block) CHECK_EQ(ours.Take(2), static_cast<int>(block));
   CHECK_EQ(ours.held(), kBlocks);
   CHECK_EQ(ours.Take(1), -1);
@@ -35,7 +35,7 @@ CASE("holders") {
   CHECK_EQ(ours.Take(1), 9);
   bool refused = false;
   try {
-    BlockPool::Open(Path(ours.fd()), 2 * kBytes);
+    SharedBlockPool::Open(Path(ours.fd()), 2 * kBytes);
   } catch (const std::system_error& error) {
     refused = std::string(error.what()).find("JAXRING_BUFFSIZE") != std::string::npos;
   }
@@ -44,18 +44,18 @@ CASE("holders") {
 
 // Messages whose bytes are in blocks and in slots share a ring, and are claimed, released and spilled in the same way.
 CASE("messages in blocks") {
-  BlockPool pool = BlockPool::Create(kBytes), mapped = BlockPool::Open(Path(pool.fd()), kBytes);
+  SharedBlockPool pool = SharedBlockPool::Create(kBytes), mapped = SharedBlockPool::Open(Path(pool.fd()), kBytes);
   LinkMemory memory = LinkMemory::Anonymous(kBytes);
   RingSender sender(memory.ring(Protocol::kSimple), nullptr);
   RingReceiver receiver(memory.ring(Protocol::kSimple), nullptr);
-  receiver.set_blocks(&mapped);
+  receiver.set_shared_blocks(&mapped);
   auto id = [](uint64_t op) { return MessageId{op, 1, 2, 3, 0}; };
   auto send = [&](uint64_t op, int block, uint32_t bytes) {
     uint64_t position;
     CHECK(sender.Reserve(&position));
     std::memset(block < 0 ? sender.payload(position) : pool.data(block), static_cast<int>(op), kBytes);
     if (block < 0) return sender.Publish(position, id(op), {bytes, 5});
-    sender.PublishBlock(position, static_cast<uint32_t>(block), id(op), {bytes, 5});
+    sender.PublishSharedBlock(position, static_cast<uint32_t>(block), id(op), {bytes, 5});
   };
   uint64_t position;
   const char* data;
@@ -86,7 +86,7 @@ CASE("messages in blocks") {
 
   // A message whose block number is out of range is read as empty, so no receiver matches it, and it frees no block.
   CHECK(sender.Reserve(&position));
-  sender.PublishBlock(position, kBlocks, id(1), {10, 5});
+  sender.PublishSharedBlock(position, kBlocks, id(1), {10, 5});
   CHECK(receiver.Find(id(1), &position, &data, &message));
   CHECK_EQ(message.bytes, 0u);
   receiver.Release(position);
@@ -94,8 +94,8 @@ CASE("messages in blocks") {
 }
 
 // A process's pool, which all its links have.
-std::shared_ptr<BlockPool> Blocks(Job& job, int process) {
-  return job.engine(process).network().links().Send(process == 0 ? 1 : 0, 0)->blocks;
+std::shared_ptr<SharedBlockPool> Blocks(Job& job, int process) {
+  return job.engine(process).network().links().Send(process == 0 ? 1 : 0, 0)->shared_blocks;
 }
 
 uint32_t Held(Job& job) {
@@ -144,7 +144,7 @@ CASE("failures give blocks back") {
 // Each epoch has its own blocks.
 CASE("renewal") {
   Job job(4, Wire::kShared, kBytes);
-  const std::shared_ptr<BlockPool> before = Blocks(job, 0);
+  const std::shared_ptr<SharedBlockPool> before = Blocks(job, 0);
   CHECK(before->Take(1) == 0);
   for (int p = 0; p < job.processes(); ++p) job.engine(p).Halt("this test renews");
   job.Renew(1);
