@@ -1,5 +1,8 @@
 """`jax.lax`'s parallel operations on jaxring: the same signatures, semantics and rules, for programs that move over.
 
+They serve CPUs; on GPUs `jaxring.install(whole_program=True)` serves `jax.lax`'s own (experimental: it has run on one
+GPU only).
+
 Each function is `jax.lax`'s own, of which every primitive is exchanged for a copy that lowers to our custom calls. So
 the signatures are those of the JAX at hand, and pytrees, constants, positional axes, groups, typing, differentiation
 and batching are JAX's too: a copy's rules are the original's, with the primitives that they bind exchanged likewise.

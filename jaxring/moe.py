@@ -270,7 +270,7 @@ def _exchange(rows: Any, length: int, there: tuple[Any, ...], axes: Axes, option
 
 
 def _exclusive_cumsum(counts: Any) -> Any:
-    """Of each entry the sum of those before it, along the first dimension."""
+    """For each entry the sum of those before it, along the first dimension."""
     return jnp.cumsum(counts, axis=0, dtype=jnp.int32) - counts
 
 

@@ -1,9 +1,9 @@
-"""Collectives in two halves: begin one, compute something else, then take its result.
+"""Nonblocking collectives: begin one, compute something else, then take its result.
 
 On CPU the collective is an asynchronous custom call: XLA continues with the operations that do not need its result.
 `Handle.done` adds the place in the program where the result is taken; its docstring says how XLA treats it.
 
-On GPUs (experimental: has run on one GPU only) XLA treats a custom call as done when its stream reaches the next
+On GPUs (experimental: it has run on one GPU only) XLA treats a custom call as done when its stream reaches the next
 operation. A collective that is started runs on a separate stream, and XLA does not know that its result is not there
 yet, so only a done may use it. Operations on the result (a transposition, for example) are kept in the handle until
 then, and a handle that leaves its trace is done there. The collective is moved to the other stream only where its
@@ -69,8 +69,8 @@ class Handle(Generic[Tree]):
         that is free only after the transfer; each makes it wait. Values of regions that leave mesh axes to the
         partitioner are only kept together by `jax.lax.optimization_barrier`, which does not hold on CPU.
 
-        On GPUs (experimental: has run on one GPU only) the collective runs beside what XLA places between the start and
-        the done. Where the done is in another trace than the start (in a loop's body, say), and where mesh axes are
+        On GPUs (experimental: it has run on one GPU only) the collective runs beside what XLA places between the start
+        and the done. Where the done is in another trace than the start (in a loop's body, say), and where mesh axes are
         left to the partitioner, it does not; nor does a reduction whose epilogue has states.
 
         Args:
@@ -189,19 +189,19 @@ def _lower(ctx: Any, *args: Any, n: int, alone: int) -> Any:
 
 def lower_on_gpu(ctx: Any, *args: Any, n: int, alone: int) -> Any:
     """Puts the collectives that were started on another stream, and waits for it."""
-    started = [i for i in range(alone) if _start_beside(args[i])]
+    started = [i for i in range(alone) if _start_on_side_stream(args[i])]
     if not started:
         return _lower(ctx, *args, n=n, alone=alone)
     # The collectives' own operands, which may be other values than the caller's.
     kept = [operand for i in started for operand in args[i].owner.operands]
-    # Of these only the number of dimensions is looked at, for the layout.
+    # Only the number of dimensions of these is looked at, for the layout.
     avals = [jax.core.ShapedArray(tuple(operand.type.shape), np.dtype(np.uint8)) for operand in kept]
     ctx = ctx.replace(avals_in=[*ctx.avals_in, *avals])
     rule = jax.ffi.ffi_lowering(JOIN, operand_output_aliases={i: i for i in range(n)}, has_side_effect=True)
     return rule(ctx, *args, *kept, started=np.array(started, np.int64))
 
 
-def _start_beside(value: Any) -> bool:
+def _start_on_side_stream(value: Any) -> bool:
     """Gives the collective that makes ``value`` a stream of its own, if it is one that was started."""
     made = value.owner
     if not isinstance(made, (ir.Operation, ir.OpView)) or made.operation.name != "stablehlo.custom_call":

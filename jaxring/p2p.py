@@ -47,8 +47,8 @@ def send(
     called, which the token chain fixes: pass each call's token to the next. Use the last token, too: JAX drops a `recv`
     of which neither value nor token is used, and what was sent to it meets the next `recv` of that tag.
 
-    On GPUs (experimental: has run on one GPU only) a rank may be 16 messages of one tag ahead of their receives, fewer
-    where they are longer than 4 MiB, but two of any size: a further send waits for a receive, up to the deadline.
+    On GPUs (experimental: it has run on one GPU only) a rank may be 16 messages of one tag ahead of their receives,
+    fewer where they are longer than 4 MiB, but two of any size: a further send waits for a receive, up to the deadline.
 
     Args:
         x: An array of the same shape and dtype on all ranks: bool, integers of 8 to 64 bits, floats from float8 to

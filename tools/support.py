@@ -27,6 +27,7 @@ class Line(NamedTuple):
     proofs: tuple[str, ...] = ()
 
 
+_SIMULATED = "never on GPUs: the kernels are compiled for CPUs, and the host code runs on a simulated GPU"
 LINES = (
     Line("CPU engine on x86-64, shared memory, TCP; hosts are network namespaces", "hardware", ("make test",)),
     Line("CPU engine on 64-bit Arm", "emulated by qemu-user", ("make test-aarch64",)),
@@ -47,10 +48,14 @@ LINES = (
         "hardware: H200",
         ("test:test_collectives_that_the_compiler_inserts[sharded]", "make gpu-programs"),
     ),
-    Line("CUDA engine between GPUs (NVLink, PCIe)", "kernels on a shim, host half on a fake GPU", ("make test",)),
-    Line("NVLink switch (NVLS)", "kernels on a shim, host half on a fake GPU", ("make test",)),
-    Line("GPUDirect RDMA", "in a guest, host half on a fake GPU", ("make test-rdma",)),
-    Line("CUDA kernels as nvcc compiles them", "PTX on a shim; machine code checked", ("make test-ptx", "make cuda")),
+    Line("CUDA engine between GPUs (NVLink, PCIe)", _SIMULATED, ("make test",)),
+    Line("NVLink switch (NVLS)", _SIMULATED, ("make test",)),
+    Line("GPUDirect RDMA", "in a guest, with a simulated GPU", ("make test-rdma",)),
+    Line(
+        "CUDA kernels as nvcc compiles them",
+        "their PTX translated for CPUs; machine code checked",
+        ("make test-ptx", "make cuda"),
+    ),
 )
 
 

@@ -205,7 +205,7 @@ class Hosts:
 
 
 def bytes_per_second(rate: str) -> float:
-    """Of a rate as `tc` writes it, such as "1gbit". JaxringError where it is none."""
+    """Bytes per second of a rate as `tc` writes it, such as "1gbit". JaxringError where it is none."""
     if not (found := re.fullmatch(r"([0-9]{1,6})(kbit|mbit|gbit)", rate)) or not int(found[1]):
         raise JaxringError(f"{rate!r} is not a rate; rates are like 100mbit or 1gbit.")
     number, unit = found.groups()

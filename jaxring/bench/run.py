@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from jaxring.bench.in_job import Members
     from jaxring.bench.programs import Program
 
-# Iterations of a turn last about this long, so that the machine's moods meet all peers alike.
+# Iterations of a turn last about this long, so that changes in the machine's speed affect all peers equally.
 TURN_S = 0.1
-# Shorter iterations are timed in batches that last about this long, as nccl-tests times all of its iterations: what
-# one process gains on another within them is no time of a collective, and as much of what is measured is its own.
+# Shorter iterations are timed in batches that last about this long, as nccl-tests times all of its iterations. One
+# process may run ahead of another by a part of an iteration, which must not count as time of the collective.
 BATCH_S = 1e-3
 # A shaped link lets an idle moment's bytes pass at once, so that a batch of less than this many such buckets shows a
 # faster link than there is, and the faster the less a peer sends in it.

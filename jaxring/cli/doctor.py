@@ -63,14 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
     variables, wrong = examine(os.environ)
     values = of(variables)
     here = host.describe()
-    ports, told = rdma_ports.ports()
+    ports, source = rdma_ports.ports()
     try:
         machine = detect.machine(values)
     except SettingsError as error:  # of the file that JAXRING_TOPO_FILE names
         wrong.append(str(error))
         machine = detect.detect()
     cpus = os.sched_getaffinity(0)
-    found = [*map(_wrong, wrong), *map(_retired, retired.told(os.environ))]
+    found = [*map(_wrong, wrong), *map(_retired, retired.warnings(os.environ))]
     found += findings.find(here, ports, machine, values, cpus)
     if arguments.job:
         from jaxring.cli import doctor_job
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     columns: tuple[str, ...] = ("name", "state", "Gbit/s", "MTU", "addresses")
     out.print(tables.table("Network interfaces", columns, map(_interface, here.interfaces)))
     columns = ("device", "port", "state", "layer", "Gbit/s", "MTU", "LID", "interface", "PCI", "NUMA", "distance")
-    out.print(tables.table(f"RDMA ports (by {told})", columns, (_port(p, machine, cpus) for p in ports)))
+    out.print(tables.table(f"RDMA ports (by {source})", columns, (_port(p, machine, cpus) for p in ports)))
     if ports:
         columns = ("device", "port", "index", "type", "GID", "IP", "interface")
         out.print(tables.table("GIDs", columns, _gids(ports, arguments.all_gids)))
@@ -126,9 +126,9 @@ def _severity(finding: Finding) -> str:
 def _settings(variables: Mapping[str, Origin], every: bool) -> Iterator[tuple[object, ...]]:
     """Those that something sets, or tries to set, or all of them."""
     for name, origin in variables.items():
-        told = origin.name or origin.ignored
-        if told or every:
-            yield PREFIX + name, shown(origin.value) or "(empty)", told or "default"
+        source = origin.name or origin.ignored
+        if source or every:
+            yield PREFIX + name, shown(origin.value) or "(empty)", source or "default"
 
 
 def _host(here: Host) -> Iterator[tuple[object, ...]]:

@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
     placement = tuple(rank // devices for rank in range(processes * devices))
     hosts = tuple(process * arguments.hosts // processes for process in placement)
     facts = CALLS[arguments.collective]
-    arguments.call, arguments.collective = facts.name, facts.plays
+    arguments.call, arguments.collective = facts.name, facts.schedules_of
     if facts.half != "both":
         placement = tuple(range(len(placement)))  # the halves of a message run apart: neither reads the other's memory
     if facts.name == "barrier":

@@ -16,7 +16,7 @@ from jaxring.bench.table import width_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Of one character each, so that columns stay aligned.
+# Replacements of one character each, so that columns stay aligned.
 _PLAIN = {"→": ">", "·": ";", "…": "~", "°": "'"}
 _ERRORS = "jaxring.plain"
 

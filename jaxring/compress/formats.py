@@ -41,11 +41,11 @@ class Format:
 
     @property
     def block_bytes(self) -> int:
-        """Of `BLOCK` elements."""
+        """Bytes of a block of `BLOCK` elements."""
         return BLOCK * self.bits // 8 + (4 if self.scaled else 0)
 
     def row_bytes(self, elements: int) -> int:
-        """Of so many elements, in whole blocks."""
+        """Bytes of a row of so many elements, in whole blocks."""
         return -(-elements // BLOCK) * self.block_bytes
 
 

@@ -26,7 +26,7 @@ _undo_whole: list[Callable[[], None]] = []
 
 
 def install(*, whole_program: bool = False) -> None:
-    """Lowers JAX's own collective primitives to jaxring, on the platforms that it serves, until `uninstall`.
+    """Lowers JAX's own collective primitives to jaxring on CPUs, until `uninstall`. On GPUs they stay JAX's.
 
     It holds for the whole process and all its threads; a second call changes nothing, but that one may ask for more
     than the first. JAX's caches are cleared, so functions that were compiled before are compiled again; what `.lower()`
@@ -35,7 +35,7 @@ def install(*, whole_program: bool = False) -> None:
 
     Args:
         whole_program: Whether also the collectives that XLA's partitioner inserts run on jaxring: those of plain
-            `jax.jit` over sharded arrays, on CPUs and on GPUs (experimental: has run on one GPU only).
+            `jax.jit` over sharded arrays, on CPUs and on GPUs (experimental: it has run on one GPU only).
 
     Raises:
         RuntimeError: Where this jaxlib does not allow ``whole_program``; then nothing has changed.
@@ -62,7 +62,7 @@ def installed(*, whole_program: bool = False) -> Iterator[None]:
 
     Args:
         whole_program: Whether also the collectives that XLA's partitioner inserts run on jaxring: those of plain
-            `jax.jit` over sharded arrays, on CPUs and on GPUs (experimental: has run on one GPU only).
+            `jax.jit` over sharded arrays, on CPUs and on GPUs (experimental: it has run on one GPU only).
 
     Returns:
         A context manager.

@@ -15,19 +15,19 @@ from jaxring.dropin.whole_program.rewrite import OPCODES
 from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.errors import JoinError
 from jaxring.runtime.call import CallSpec
+from jaxring.runtime.call_topology import of_ranks
 from jaxring.runtime.choice import choose
 from jaxring.runtime.explain import called, recorded
 from jaxring.runtime.placement import RankPlace, device_owners
 from jaxring.runtime.schedules import normalise
 from jaxring.runtime.service import STARTS, job
-from jaxring.runtime.surroundings import of_ranks
 from jaxring.runtime.survivors import present
 from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jaxring.runtime.surroundings import Surroundings
+    from jaxring.runtime.call_topology import CallTopology
 
 _TEXT = re.compile(r'\b(spec|shown) = "((?:[^"\\]|\\.)*)"', re.DOTALL)
 _GROUPS = re.compile(r"\bgroups = dense<\[([0-9, ]*)\]>")
@@ -150,7 +150,7 @@ def _calls(module: Module, instruction: Instruction) -> Iterator[Listed]:
 
 
 def _described(spec: CallSpec, size: int, partitions: int) -> str:
-    what = called(spec.collective, spec.op, spec.epilogue.words if spec.epilogue else "")
+    what = called(spec.collective, spec.op, spec.epilogue.text if spec.epilogue else "")
     shape = ",".join(map(str, spec.shape))
     nbytes = shown(spec.operand_bytes(size))
     return f"{what} {spec.dtype}[{shape}] {nbytes} in {partitions // size} group(s) of {size} over {spec.axes}"
@@ -164,26 +164,26 @@ def _chosen(spec: CallSpec, group: list[int]) -> str:
     owners = device_owners("cpu")
     devices = [spec.devices[partition] for partition in group] if spec.devices is not None else group
     placement = [RankPlace(owners.get(device, 0), device) for device in devices]
-    around, assumed = None, ""
+    topology, assumed = None, ""
     try:
         left = present(spec, placement, job().membership())
         if not left:
             return "none of its processes is left"
         processes = [placement[rank].process for rank in left]
         if len(set(processes)) > 1:
-            around, assumed = _published(processes)
+            topology, assumed = _published(processes)
         domains = tuple(range(len(left))) if spec.half != "both" else normalise(processes)
         root = left.index(spec.root) if spec.root in left else 0
-        choice = choose(spec, domains, root=root, **(around or of_ranks(processes, None))._asdict())
+        choice = choose(spec, domains, root=root, **(topology or of_ranks(processes, None))._asdict())
     except ValueError as error:
         return str(error)
-    outlook = f"; {choice.outlook}" if choice.outlook else ""
+    prediction = f"; {choice.prediction}" if choice.prediction else ""
     how = f"{choice.algorithm}, protocol {choice.protocol}, {choice.channels} channel(s)"
-    return f"{how}: {choice.reason}{outlook}{assumed}"
+    return f"{how}: {choice.reason}{prediction}{assumed}"
 
 
-def _published(processes: list[int]) -> tuple[Surroundings | None, str]:
-    """The surroundings of ranks of several processes, or None and why these are not known."""
+def _published(processes: list[int]) -> tuple[CallTopology | None, str]:
+    """The topology of a call among ranks of several processes, or None and why these are not known."""
     try:
         world = job().world_of(processes)
         if world is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jaxring.install")
 
-# Platforms that the engine serves.
+# Platforms for which JAX's rules are replaced. On GPUs only whole programs are (dropin/whole_program/gpu/).
 PLATFORMS = ("cpu",)
 
 

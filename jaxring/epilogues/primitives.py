@@ -126,7 +126,7 @@ def _jvp(
         return results, [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in results]
     if spec.further:
         raise TypeError(
-            f"jaxring.{name}: a step of an optimiser as epilogue ({spec.words}) cannot be differentiated; leave out "
+            f"jaxring.{name}: a step of an optimiser as epilogue ({spec.text}) cannot be differentiated; leave out "
             "epilogue= and apply the step to the result, or use jax.lax.stop_gradient on the gradients and parameters."
         )
     moving = tuple(ad.instantiate_zeros(each) for each in tangents)  # type: ignore[no-untyped-call]

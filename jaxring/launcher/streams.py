@@ -43,7 +43,7 @@ class Log:
     """A file in ``folder`` that has all output of process ``rank``, both streams; what is there is kept with ``again``.
 
     Raises JaxringError where it cannot be made, unless with ``again``. The job goes on without a log that cannot be
-    written later, as on a full disk: ``say`` is told once.
+    written later, as on a full disk: ``say`` is called once with a sentence about it.
     """
 
     def __init__(self, folder: str, rank: int, again: bool, say: Callable[[str], None]) -> None:

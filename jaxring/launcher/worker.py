@@ -71,7 +71,7 @@ def main() -> None:
         if reported:
             report.send(options.report, error)
         if isinstance(error, KeyboardInterrupt) and reported:
-            ending.told()
+            ending.launcher_reports_interrupt()
         sys.excepthook = functools.partial(_show, sys.excepthook, reported)
         raise
     ending.exits(None)

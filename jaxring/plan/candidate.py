@@ -43,7 +43,7 @@ class Asked:
         return cost.widening(self.collective, dtypes.element_bytes(self.dtype), dtypes.accumulator_bytes(self.dtype))
 
     def spec(self, algorithm: str, channels: int = 1) -> Spec:
-        """Of a built-in algorithm, whose cost does not depend on root and pairs."""
+        """The spec of a schedule by a built-in algorithm, whose cost does not depend on root and pairs."""
         n = self.topology.nranks
         return Spec(self.collective, n, algorithm, channels=channels, placement=self.placement)
 

@@ -20,7 +20,7 @@ def figures(us: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Detail:
-    """Of a candidate: the prediction, and the time measured on this kind of machine, in us, where there is one."""
+    """What is known of a candidate: its prediction, and its time in us as measured on this kind of machine, or None."""
 
     predicted: Price
     measured: float | None
@@ -45,7 +45,7 @@ class Choice:
     light: float = 0.0
 
     @property
-    def outlook(self) -> str:
+    def prediction(self) -> str:
         """What the chosen candidate is predicted to take, and what limits it, in words; empty for GPUs."""
         name, us = self.candidates[0] if self.candidates else ("", 0.0)
         detail = self.details.get(name)

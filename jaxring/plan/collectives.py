@@ -72,7 +72,7 @@ class Collective:
     (doc/PERFORMANCE.md).
     ``gpu_fused``: the number of the CUDA engine's fused kernel for ranks that address each other's memory, or None.
     ``gpu_multicast``: the number of its kernel for NVLink switches that reduce and store to all GPUs, or None.
-    ``plays``: the name of the collective whose schedules it uses: its own, or another's.
+    ``schedules_of``: the name of the collective whose schedules it uses: its own, or another's.
     ``half``: the half of a message that it is: "both", "send" or "recv".
     ``ragged``: the sizes of blocks are known at run time only, and its operand is rows.
     ``side_effect``: it is done even if its result is not used.
@@ -92,15 +92,15 @@ class Collective:
     bus_factor: Callable[[int], float]
     gpu_fused: int | None
     gpu_multicast: int | None
-    plays: str = ""
+    schedules_of: str = ""
     half: str = "both"
     ragged: bool = False
     side_effect: bool = False
     has_call: bool = True
 
     def __post_init__(self) -> None:
-        if not self.plays:
-            object.__setattr__(self, "plays", self.name)
+        if not self.schedules_of:
+            object.__setattr__(self, "schedules_of", self.name)
 
     @property
     def reduces(self) -> bool:
@@ -253,9 +253,9 @@ _OWN = (
 COLLECTIVES: dict[str, Collective] = {each.name: each for each in _OWN}
 
 
-def _as(plays: str, name: str, **changes: bool | str) -> Collective:
+def _as(schedules_of: str, name: str, **changes: bool | str) -> Collective:
     own: dict[str, bool | str | None] = {"in_place": False, "gpu_fused": None, "gpu_multicast": None}
-    return dataclasses.replace(COLLECTIVES[plays], name=name, **own | changes)  # type: ignore[arg-type]
+    return dataclasses.replace(COLLECTIVES[schedules_of], name=name, **own | changes)  # type: ignore[arg-type]
 
 
 # Everything that a program may call: the others use the schedules of one of the collectives.

@@ -68,7 +68,7 @@ class Topology:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Of a whole schedule: dependent messages, messages per rank, bytes over the busiest link, bytes by memory."""
+    """What a schedule costs: dependent messages, messages per rank, bytes over the busiest link and by memory."""
 
     hops: int
     messages: int
@@ -78,7 +78,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Of one phase: dependent messages, messages per rank, bytes over the busiest link."""
+    """What one phase costs: dependent messages, messages per rank, bytes over the busiest link."""
 
     hops: int
     messages: int

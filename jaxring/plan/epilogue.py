@@ -42,7 +42,7 @@ class EpilogueSpec:
         return Results.OWN if self.further else Results.APPLIED
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """For people: the functions, and the dtype that a cast makes."""
         return ", ".join(f"cast to {self.result}" if name == "cast" else name for name in self.functions)
 
@@ -52,7 +52,7 @@ class EpilogueSpec:
 
     @classmethod
     def of(cls, fields: dict[str, object] | None) -> EpilogueSpec | None:
-        """Of the fields that JSON has kept: lists stand for tuples."""
+        """The epilogue of the fields that JSON has kept: lists stand for tuples."""
         if fields is None:
             return None
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})  # type: ignore[arg-type]

@@ -100,7 +100,7 @@ def traffic(schedule: Schedule, hosts: Sequence[int], widening: int = 1) -> Traf
     several = len(set(hosts)) > 1
     places, ways = hosts if several else placement, hosts if several else ranks
     sent, memory = collections.Counter[int](), collections.Counter[int]()
-    # Of a place or a rank, out of it or into it.
+    # Bytes of a place or a rank, out of it or into it.
     links = collections.Counter[tuple[str, int]]()
     longest = 0
     for (rank, _), steps in lanes.items():

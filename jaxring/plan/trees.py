@@ -52,7 +52,7 @@ class TreeLanes:
 
     @functools.cached_property
     def depths(self) -> list[list[int]]:
-        """Of each tree how far each rank is from its root."""
+        """For each tree, how far each rank is from its root."""
 
         def depth(parents: tuple[int, ...], rank: int) -> int:
             steps = 0
@@ -64,7 +64,7 @@ class TreeLanes:
 
     @functools.cached_property
     def children(self) -> list[list[list[int]]]:
-        """Of each tree each rank's children, in the order of their numbers."""
+        """For each tree, each rank's children, in the order of their numbers."""
         found = []
         for parents in self.trees:
             below: list[list[int]] = [[] for _ in parents]

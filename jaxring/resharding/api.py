@@ -60,7 +60,7 @@ def reshard(
             array's type, which says it where all axes of the mesh are explicit.
         round_bytes: Outside of `jax.jit`: about how many bytes a process sends and receives in a round, between 64 KiB
             and 1 GiB.
-        timeout: Seconds for each step: outside of `jax.jit` the comparison of what all mean, each round and each
+        timeout: Seconds for each step: outside of `jax.jit` the check of the arguments, each round and each
             array's program; inside, the collective. None: JAXRING_TIMEOUT.
         may_alias: Outside of `jax.jit`: whether a shard of the result may be the operand's own where it stays, as those
             of `jax.device_put` may be. Donating either array then deletes both. Processes may differ in it.

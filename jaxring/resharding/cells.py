@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-# Of each dimension, the numbers of the mesh's axes that shard it, the first one outermost.
+# For each dimension, the numbers of the mesh's axes that shard it, the first one outermost.
 Axes = tuple[tuple[int, ...], ...]
 
 
@@ -69,14 +69,14 @@ def exchange(source: Axes, target: Axes, sizes: tuple[int, ...], processes: tupl
         for cell in cells:
             holders.setdefault(int(cell), []).append(device)
     sent = [0] * devices
-    # Of each pair of devices, the places of the cells: where they are sent from, and where they are wanted.
+    # For each pair of devices, the places of the cells: where they are sent from, and where they are wanted.
     routes: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for device, cells in enumerate(wanted):
         for i, cell in enumerate(map(int, cells)):
             sender = device
             if cell not in at[device]:
                 near = [other for other in holders[cell] if processes[other] == processes[device]]
-                # Of those that have sent equally much, the next in a circle: neighbours then choose differently.
+                # Among those that have sent equally much, the next in a circle: neighbours then choose differently.
                 sender = min(near or holders[cell], key=lambda other: (sent[other], (other - device) % devices))
                 sent[sender] += 1
             routes.setdefault((sender, device), []).append((at[sender][cell], i))

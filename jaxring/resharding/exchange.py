@@ -39,7 +39,7 @@ class Exchange:
         self._by_rank: Any = NamedSharding(Mesh(np.array(devices), (_AXIS,)), _BY_RANK)
 
     def agree(self, digest: int, calls: int) -> int:
-        """The least of the processes' ``calls``; JaxringError names those that mean another reshard."""
+        """The least of the processes' ``calls``; JaxringError names those that have called another reshard."""
         mine = np.array([[digest & 0x7FFFFFFF, digest >> 31 & 0x7FFFFFFF, min(calls, 0x7FFFFFFF)]], np.int32)
         gathered = _agreement(self._devices, self._timeout)(self._whole(mine))
         found = self._part(gathered).reshape(len(self._devices), 3)
@@ -47,10 +47,10 @@ class Exchange:
         others = [d.process_index for d, other in zip(self._devices, differ, strict=True) if other]
         if others:
             raise JaxringError(
-                f"jaxring.reshard: process(es) {', '.join(map(str, others))} mean other arrays or shardings than "
-                f"process {jax.process_index()}, or another round_bytes. Every process that has a part of the arrays "
-                "or of the result must call it with the same tree of shapes, dtypes and shardings, in the same order, "
-                "and with the same round_bytes."
+                f"jaxring.reshard: process(es) {', '.join(map(str, others))} called it with other arrays or shardings "
+                f"than process {jax.process_index()}, or another round_bytes. Every process that has a part of the "
+                "arrays or of the result must call it with the same tree of shapes, dtypes and shardings, in the same "
+                "order, and with the same round_bytes."
             )
         return int(found[:, 2].min())
 

@@ -97,7 +97,7 @@ def within(index: Sequence[slice], shape: tuple[int, ...]) -> Region:
 
 
 def elements(region: Region) -> int:
-    """How many a region has."""
+    """How many elements a region has."""
     return math.prod(stop - start for start, stop in region)
 
 
@@ -154,7 +154,7 @@ def plan(leaves: Sequence[Leaf], round_bytes: int) -> Routes:
                     if process in having:
                         copies[process].append(piece)
                         continue
-                    # Of those that have sent equally much, the next in a circle: neighbours then choose differently.
+                    # Among those that have sent equally much, the next in a circle: neighbours then choose differently.
                     source = min(having, key=lambda p: (sent[p], (p - process) % (max(having) + 1)))
                     size = elements(shared) * leaf.itemsize
                     streams[source, process].append(piece)

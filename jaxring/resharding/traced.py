@@ -89,7 +89,7 @@ def _mapped(x: Any, *, mesh: Any, source: Any, target: Any, timeout: float | Non
 
 
 def _axes(spec: Any, dimensions: int, names: Sequence[Any]) -> Axes:
-    """Of each dimension, the numbers of the axes that shard it."""
+    """For each dimension, the numbers of the axes that shard it."""
     found: list[tuple[int, ...]] = []
     for entry in spec:
         each = () if entry is None else entry if isinstance(entry, tuple) else (entry,)

@@ -18,7 +18,7 @@ def build_info() -> dict[str, Any]:
 
     Returns:
         By name. ``cuda_version``, ``cuda_architectures``, ``cuda_transports`` (not which of them this machine has) and
-        ``nvtx`` (the version whose ranges name launches in profiles) are those of the CUDA engine (experimental: has
+        ``nvtx`` (the version whose ranges name launches in profiles) are those of the CUDA engine (experimental: it has
         run on one GPU only), "" where jaxring was built without it.
     """
     cuda = native_module()
@@ -34,7 +34,7 @@ def counters() -> dict[str, int]:
         transport, in operations that have ended: what they carry, without headers. ``moves`` counts how often a waiting
         thread moved to a processor on which no peer waits. ``connections`` counts the connections to this process's
         listener in this epoch of the job, ``refused`` those of them that did not authenticate. The names of the CUDA
-        engine (experimental: has run on one GPU only) begin with ``cuda_``; they are there once it has started.
+        engine (experimental: it has run on one GPU only) begin with ``cuda_``; they are there once it has started.
 
     Examples:
         What a step of training sends:

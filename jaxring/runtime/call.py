@@ -31,8 +31,8 @@ class CallSpec:
     and of a ragged call those of the whole operand. ``axes``: of the mesh, for people. ``timeout``: in seconds.
     ``site``: where the user called it. ``call``: tells the calls of one program apart. ``devices``: the device id of
     each partition, or None where the program does not know them. ``program``: tells programs apart. ``started``: it
-    runs on a stream of its own. ``parts``: of how many chunks of one pipeline it is one. ``epilogue``: what is applied
-    to the complete values of a reduction.
+    runs on a stream of its own. ``parts``: how many chunks the pipeline has of which this call moves one; 1 outside of
+    pipelines. ``epilogue``: what is applied to the complete values of a reduction.
     """
 
     collective: str

@@ -35,7 +35,7 @@ def choose(
     ``interfaces``: of the host that has the fewest, between hosts. ``processors``: what the processes share if one host
     has them all, else 0. ``network``: how messages between hosts travel, for their price by ``profile``.
     """
-    collective, ragged, apart = spec.facts.plays, spec.facts.ragged, spec.half != "both"
+    collective, ragged, apart = spec.facts.schedules_of, spec.facts.ragged, spec.half != "both"
 
     def pick(nbytes: int, **wishes: Any) -> Choice:
         return tuner.choose(

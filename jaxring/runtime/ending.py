@@ -7,7 +7,7 @@ import sys
 _MOST = 500  # characters of an exception's text
 
 _code: int | None = None
-_told = False
+_reported_by_launcher = False
 
 
 def exits(code: object) -> None:
@@ -20,15 +20,15 @@ def exits(code: object) -> None:
     _code = 0 if code is None else int(code) & 0xFF if isinstance(code, int) else 1
 
 
-def told() -> None:
-    """The KeyboardInterrupt that ends the process is said by its launcher, in one line for all processes."""
-    global _told
-    _told = True
+def launcher_reports_interrupt() -> None:
+    """Records that the launcher reports the KeyboardInterrupt that ends this process, in one line for all processes."""
+    global _reported_by_launcher
+    _reported_by_launcher = True
 
 
-def is_told() -> bool:
-    """Whether that is so."""
-    return _told
+def is_reported_by_launcher() -> bool:
+    """Whether the launcher reports it."""
+    return _reported_by_launcher
 
 
 def uncaught(hint: str) -> str:

@@ -28,7 +28,7 @@ class Decision:
 
     ``nbytes``: input bytes per rank. ``transports``: how this process's ranks reach the others of the group.
     ``candidates``: ("algorithm/protocol", us), cheapest first: predicted, or measured where all of them are.
-    ``outlook``: what the chosen one is predicted to take, what limits it, and its share of the speed of light.
+    ``prediction``: what the chosen one is predicted to take, what limits it, and its share of the speed of light.
     ``order``: the order of hosts in its rings and where it is from, "" where that is the order of ranks.
     ``epilogue``: the functions that its schedule applies to complete values, "" where there are none.
     ``planned_at``: when it was made, in seconds since 1970.
@@ -48,7 +48,7 @@ class Decision:
     transports: tuple[str, ...]
     reason: str
     candidates: tuple[tuple[str, float], ...]
-    outlook: str = ""
+    prediction: str = ""
     order: str = ""
     epilogue: str = ""
     planned_at: float = dataclasses.field(default_factory=time.time, compare=False)
@@ -64,7 +64,7 @@ class Decision:
 
     def why(self) -> str:
         """The reason for the choice, and what is predicted of it."""
-        return "; ".join(filter(None, (self.reason, self.outlook, self.order)))
+        return "; ".join(filter(None, (self.reason, self.prediction, self.order)))
 
     def label(self) -> str:
         """The JSON in the engine's records of this plan's operations: all but the time, the reasons and prices."""
@@ -73,7 +73,7 @@ class Decision:
             {
                 k: v
                 for k, v in fields.items()
-                if k not in ("reason", "candidates", "outlook", "order", "planned_at") and (v or k != "epilogue")
+                if k not in ("reason", "candidates", "prediction", "order", "planned_at") and (v or k != "epilogue")
             },
             separators=(",", ":"),
         )

@@ -13,7 +13,7 @@ import jaxring._native as _native
 from jaxring.errors import JoinError
 from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.schedule import Schedule
-from jaxring.runtime import programs, ranking, schedules, surroundings, survivors
+from jaxring.runtime import call_topology, programs, ranking, schedules, survivors
 from jaxring.runtime.agreement import Use
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
@@ -69,15 +69,15 @@ class Planner:
         placement = [placement[rank] for rank in ranks]
         root = ranks.index(spec.root) if spec.root in ranks else 0
         world = self._job.join(membership) if any(p.process != process for p in placement) else None
-        collective = spec.facts.plays
-        around = surroundings.of_ranks([place.process for place in placement], world)
-        hosts = around.hosts
+        collective = spec.facts.schedules_of
+        topology = call_topology.of_ranks([place.process for place in placement], world)
+        hosts = topology.hosts
         nbytes = spec.operand_bytes(len(placement))
         ragged, half = spec.facts.ragged, spec.half
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
         apart = half != "both"
         domains = tuple(range(len(placement))) if apart else schedules.normalise([p.process for p in placement])
-        choice = choose(spec, domains, root=root, **around._asdict())
+        choice = choose(spec, domains, root=root, **topology._asdict())
         known = ALGORITHMS.get(choice.algorithm)
         order = ranking.order(domains, placement, world) if known and known.ordered else ranking.PLAIN
         plan_spec = PlanSpec(
@@ -100,15 +100,15 @@ class Planner:
         key = _key(request, spec, placement, membership.epoch, _start(placement, world))
         request.identify(key, _HALVES[half], process)
         try:
-            most = max(around.interfaces, settings().nsocks)
+            most = max(topology.interfaces, settings().nsocks)
             links, transports, linked = self._connect(schedule, placement, local, world, most)
         except JoinError as error:
             self._job.agreement().failed(key, f"{spec.describe()}: {error}")
             raise
         self._job.agreement().planned(key)
-        reach = None if world is None else world.transport
+        transport_of = None if world is None else world.transport
         owners, devices = [place.process for place in placement], [place.device for place in placement]
-        self._log.say("CPU", (membership.epoch, *devices), devices, owners, process, len(set(hosts)), reach)
+        self._log.say("CPU", (membership.epoch, *devices), devices, owners, process, len(set(hosts)), transport_of)
 
         plan = _native.PlanBuilder()
         what = spec.describe()
@@ -144,9 +144,9 @@ class Planner:
             transports=transports,
             reason=choice.reason,
             candidates=tuple(choice.candidates),
-            outlook=choice.outlook,
-            order=order.words,
-            epilogue=spec.epilogue.words if spec.epilogue else "",
+            prediction=choice.prediction,
+            order=order.text,
+            epilogue=spec.epilogue.text if spec.epilogue else "",
         )
         plan.set_label(decision.label())
         record(decision)

@@ -20,10 +20,10 @@ _MOST_NAMES = 16
 
 
 class Ranking(NamedTuple):
-    """``domains`` in their order, empty for that of their lowest ranks; ``words`` say so for `jaxring.explain`."""
+    """``domains`` in their order, empty for that of their lowest ranks; ``text`` says so for `jaxring.explain`."""
 
     domains: tuple[int, ...]
-    words: str
+    text: str
 
 
 PLAIN = Ranking((), "")

@@ -1,7 +1,8 @@
 """The planning thread: it waits for call sites that run for the first time and answers each with a plan.
 
-An FFI handler never blocks and never calls Python. The work that needs Python (topology, rendezvous, schedules) is done
-here, once per call site and group, while the operation waits in the engine until its own deadline.
+An FFI handler never calls Python, and it waits only for its peers and for a bounded time (docs/concepts/waiting.md).
+The work that needs Python (topology, rendezvous, schedules) is done here, once per call site and group, while the
+operation waits in the engine until its own deadline.
 """
 
 from __future__ import annotations
@@ -235,8 +236,8 @@ def _answer(planner: Planner, request: _native.PlanRequest) -> None:
     try:
         request.resolve(planner.plan(request))
     except Exception as error:
-        # What Ctrl-C ends is said by KeyboardInterrupt or, of the whole job, by its launcher.
-        interrupted = was_ended(error) or (isinstance(error, JaxringError) and ending.is_told())
+        # A wait that Ctrl-C has ended needs no warning: KeyboardInterrupt says so, or the launcher of the job does.
+        interrupted = was_ended(error) or (isinstance(error, JaxringError) and ending.is_reported_by_launcher())
         level = logging.INFO if interrupted else logging.WARNING
         text = "jaxring: a collective could not be planned: %s"
         logger.log(level, text, error, exc_info=not isinstance(error, JaxringError))
@@ -258,7 +259,7 @@ def _end() -> None:
         if not settings().trace_dir:
             state = _compat.distributed_state()
             make_room(1 if state is None else state.processes)
-        _native.dump_now(say=not ending.is_told())  # the record in memory is lost with the process
+        _native.dump_now(say=not ending.is_reported_by_launcher())  # the record in memory is lost with the process
     _native.abort(f"this process is ending{uncaught}", _ABORT_S, not uncaught, uncaught or ending.orderly())
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)

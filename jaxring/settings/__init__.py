@@ -77,7 +77,7 @@ def announce(environ: Mapping[str, str], version: str) -> None:
             logger.addHandler(handler)
         # At the level that was asked for, so that every one of them shows it, as NCCL does.
         logger.log(logger.level, "jaxring %s", version)
-    for sentence in retired.told(environ):
+    for sentence in retired.warnings(environ):
         logger.warning("%s", sentence)
     for name, origin in found.items():
         if NCCL in origin.name:

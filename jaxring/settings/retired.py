@@ -59,7 +59,7 @@ RETIRED: tuple[Retired, ...] = (
 )
 
 
-def told(environ: Mapping[str, str]) -> list[str]:
+def warnings(environ: Mapping[str, str]) -> list[str]:
     """A sentence for each retired name of ours that is set: what to set instead."""
     found = []
     for old in RETIRED:

@@ -39,8 +39,8 @@ class Routes:
         return found
 
     def by_memory(self, rank: int, pairs: Pairs) -> tuple[Route, Route]:
-        """Of what a step of ``rank`` moves by memory: the links that can be bottlenecks, and all of them, each once for
-        every crossing of a pair. A pair may be there several times."""
+        """The links over which a step of ``rank`` moves data by memory: those that can be bottlenecks, and all of them,
+        each once for every crossing of a pair. A pair may be there several times."""
         found = self._steps.get((rank, pairs))
         if found is None:
             routes = [self.between(*pair)[0] for pair in pairs]

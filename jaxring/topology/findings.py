@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxring.topology.machine import Machine
     from jaxring.topology.rdma import Port
 
-# Of a link's rings: LL's slots and Simple's buffer, rounded up.
+# The length of a link's rings: LL's slots and Simple's buffer, rounded up.
 _LL_BYTES = 256 * 1024
 _SMALL_SHM = 1 << 30
 

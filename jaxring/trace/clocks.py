@@ -27,7 +27,7 @@ def aligned(flights: Sequence[Flight]) -> list[tuple[Flight, int | None]]:
 
 
 def _offsets(flights: Sequence[Flight]) -> list[tuple[int, int | None]]:
-    """Of each monotonic clock less the first one: by the comparisons that add up to the smallest error."""
+    """Each monotonic clock less the first one, by the comparisons that add up to the smallest error."""
     edges = _edges(flights)
     found: dict[int, tuple[int, int]] = {}
     queue = [(0, 0, 0)]  # error, which, offset

@@ -35,8 +35,11 @@ class Total:
 
 @dataclasses.dataclass
 class Meeting:
-    """Of one process, over operations that it had with others of this host: ``waited_s`` from its launch to that of the
-    last one, ``late_s`` from that of the first one to its own, both summed; ``last``: how often it came last."""
+    """How one process met others of this host, over the operations that it had with them.
+
+    ``waited_s``: from its launch to that of the last one; ``late_s``: from that of the first one to its own, both
+    summed. ``last``: how often it came last.
+    """
 
     operations: int = 0
     waited_s: float = 0.0

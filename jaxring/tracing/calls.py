@@ -1,4 +1,4 @@
-"""What each function of a collective ends in: a primitive of one leaf, or of each leaf of a pytree."""
+"""The common end of the functions that users call: binds a collective's primitive for each leaf of a pytree."""
 
 from __future__ import annotations
 

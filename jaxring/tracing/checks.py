@@ -39,7 +39,7 @@ def options(
 ) -> Options:
     """The checked options of a call. ValueError names the choices."""
     configured = settings()
-    collective = CALLS[what].plays
+    collective = CALLS[what].schedules_of
     if op is not None and not _one_of(dtypes.REDUCE_OPS, op):
         raise ValueError(f"jaxring.{what}: unknown op {op!r}; use one of {', '.join(sorted(dtypes.REDUCE_OPS))}.")
     if algorithm is not None and not isinstance(algorithm, str):

@@ -21,7 +21,7 @@ _MOST_TERMS = 1 << 14
 
 @dataclasses.dataclass(frozen=True)
 class _Format:
-    """Of an IEEE 754 format: bits of the mantissa and the exponent, and the unsigned integers of elements and sums."""
+    """An IEEE 754 format: bits of the mantissa and the exponent, and the unsigned integers of elements and sums."""
 
     mantissa: int
     exponent: int
@@ -68,7 +68,7 @@ def give(terms: Any) -> Any:
     place = jnp.maximum(exponent, 1) - 1
 
     def digit(number: Any) -> Any:
-        """Of all terms the 16 bits of this place, with the sign."""
+        """The 16 bits that all terms have at this place, with the sign."""
         shift = place - WIDTH * number
         up = mantissa << jnp.clip(shift, 0, WIDTH - 1).astype(form.wide)
         down = mantissa >> jnp.clip(-shift, 0, form.mantissa + 1).astype(form.wide)
@@ -88,7 +88,7 @@ def give(terms: Any) -> Any:
 
     infinite = special & (fraction == 0)
     first = some(special & (fraction != 0)) | some(infinite & ~negative) << 16
-    # Of anything but -0, specials left out.
+    # The upper half counts anything but -0, specials left out.
     second = some(infinite & negative) | some(~special & (~negative | (exponent != 0) | (fraction != 0))) << 16
     return jnp.moveaxis(jnp.concatenate([words, first[None], second[None]]), 0, 1)
 

@@ -75,7 +75,7 @@ def _sum(x: Any, *, dims: tuple[int, ...], axes: Axes, options: Options, on_cpus
     ranks = axes.size if axes.names else 1
     if on_cpus and count == 1 and ranks > 1:
         return apply("all_reduce", x.reshape(shape), axes, options._replace(algorithm="reproducible"))
-    # Of the widest digits that the ranks' sums leave room for.
+    # The widest digits that the ranks' sums leave room for.
     width = 32 - (ranks - 1).bit_length() if on_cpus else exact_integers.WIDTH
     terms = _terms(x, dims)
     words = _give(terms, width) if on_cpus else exact_integers.give(terms)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Options(NamedTuple):
     """The options of a call; a parameter of every primitive.
 
-    ``timeout`` in seconds. ``extra`` is collective-specific: root, perm or tag.
+    ``timeout`` is in seconds. ``root``, ``perm`` and ``tag`` are each used by some collectives only.
     """
 
     op: str | None
@@ -24,9 +24,9 @@ class Options(NamedTuple):
     tag: int = 0
     # Its result is used by a done only: see overlap.py.
     started: bool = False
-    # Of how many chunks of one pipeline it is one.
+    # How many chunks the pipeline has of which this call moves one; 1 outside of pipelines.
     parts: int = 1
-    # Of ragged_all_to_all: no row goes to two ranks, so that its transpose is one, too.
+    # Whether no row goes to two ranks, so that its transpose is one, too; for ragged_all_to_all only.
     disjoint: bool = False
-    # Of a reduction: what its schedule applies to complete values.
+    # What a reduction's schedule applies to complete values.
     epilogue: EpilogueSpec | None = None

@@ -38,7 +38,7 @@ _ROUNDED_ONCE = 2.0
 
 
 def _every() -> int:
-    """Of so many executions of a call one is checked; 0: none."""
+    """One of so many executions of a call is checked; 0: none."""
     kind, _, every = settings().checksum.partition(":")
     return int(every or 1) if kind == "oracle" else 0
 
@@ -86,7 +86,7 @@ def watch(name: str, x: Any, y: Any, axes: Axes, options: Options) -> None:
     if every == 1:
         checked(x, y, rank)
         return
-    # Of the devices, not of the ranks: devices that differ in other axes only have the same rank, and may share this
+    # Counts by device, not by rank: devices that differ in other axes only have the same rank, and may share this
     # process. With a value of the result, so that XLA leaves it where the call is. Callbacks with effects are not
     # allowed in jax.checkpoint.
     manual = jax.sharding.get_abstract_mesh().manual_axes

@@ -23,7 +23,10 @@ def movable(what: str, x: Any) -> None:
 
 
 def on_the_wire(x: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """What of ``x`` travels, and the function that makes of what has come what ``x`` is. Leading dimensions stay."""
+    """Returns the array that is sent in place of ``x``, and a function that gives the received array ``x``'s dtype.
+
+    Both arrays have the leading dimensions of ``x``.
+    """
     if _is_key(x):
         return jax.random.key_data(x), functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
     if x.dtype.name in SENT_AS:

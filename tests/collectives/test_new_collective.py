@@ -15,7 +15,7 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "jaxring"
 # Rank r gets the value of rank n-1-r.
 RECORD = """
 COLLECTIVES["mirror"] = CALLS["mirror"] = dataclasses.replace(
-    COLLECTIVES["permute"], name="mirror", plays="mirror", pairs=False,
+    COLLECTIVES["permute"], name="mirror", schedules_of="mirror", pairs=False,
     results=lambda given, rank: [Moved(given.ranks - 1 - rank, 0)],
 )
 """

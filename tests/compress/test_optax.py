@@ -78,7 +78,7 @@ def test_the_mean_over_time_is_right_only_with_feedback():
 
 @pytest.mark.parametrize("feedback", [True, False])
 def test_small_leaves_travel_together(feedback):
-    """Each in blocks of its own: the large values of one do not spoil those of its neighbour."""
+    """Each in blocks of its own: the large values of one do not damage those of its neighbour."""
     rng = np.random.default_rng(0)
     leaves = [rng.standard_normal((N, 150 + i)).astype(np.float32) * 1000.0**i for i in range(8)]
     transformation = jaxring.optax.compressed_mean("x", error_feedback=feedback)

@@ -29,7 +29,7 @@ ON_GPUS = re.compile(r"\b(?:on|among) GPUs\b|\bCUDA engine\b", re.IGNORECASE)
 # The same said in other words, which would stay when a GPU has run it.
 OTHER_WORDS = re.compile(
     r"\b(?:no|never|not|until)\b[^.;]{0,40}\bhardware\b|\bno GPU has run\b|"
-    r"(?<!experimental: has )\bnot run on a GPU\b",
+    r"(?<!experimental: it has )\bnot run on a GPU\b",
     re.IGNORECASE,
 )
 

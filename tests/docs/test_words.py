@@ -25,6 +25,23 @@ EARLIER = (
     "whoever",
     "himself",
     "herself",
+    "bells?",
+    "boards?",
+    "gates?",
+    "desks?",
+    "bur(?:y|ies|ied)",
+    "complain(?:s|ed|ts?)?",
+    "enrol(?:s|led)?",
+    "strikes?",
+    "struck",
+    "joints?",
+    "lumps?",
+    "spread failures?",
+    "spoil(?:s|ed|t)?",
+    "trials?",
+    "brains?",
+    "outlooks?",
+    "farewells?",
 )
 WORDS = re.compile(rf"\b({'|'.join(EARLIER)})\b", re.IGNORECASE)
 # A name in two_parts or inCamels is words, too.

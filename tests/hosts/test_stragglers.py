@@ -98,7 +98,7 @@ def senders():
 
 
 def top(made, folder, access, key=None):
-    """What `jaxring top` shows on the fifth host, or its complaint."""
+    """What `jaxring top` shows on the fifth host, or its warning."""
     if key is not None:
         found = json.loads(access.read_text(encoding="utf-8"))
         access = folder / "other key"

@@ -15,8 +15,8 @@ WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
 
 pytestmark = pytest.mark.multiprocess
 
-# The connections that process 0 makes, in their order: the first one's handshake is spoilt, the next is not for data.
-SPOILT, _, DATA = range(3)
+# The connections that process 0 makes, in their order: the first one's handshake is altered, the next is not for data.
+ALTERED, _, DATA = range(3)
 # What the acceptor says before TLS begins has some 110 bytes; then comes its part of the handshake.
 IN_HANDSHAKE = 150
 
@@ -28,7 +28,7 @@ def last(job, process, word):
 
 def test_a_byte_that_is_changed_on_the_way(tmp_path):
     with Between() as between, coordinator_port() as port, Job(tmp_path) as job:
-        between.alter(SPOILT, False, IN_HANDSHAKE)
+        between.alter(ALTERED, False, IN_HANDSHAKE)
         for process in range(2):
             env = environment(
                 2, JAXRING_NET="TLS", JAXRING_SHM_DISABLE="1", FOLDER=str(tmp_path), BETWEEN=str(between.port)

@@ -137,7 +137,7 @@ def test_classes_are_small_or_say_why():
     said = tomllib.loads((pathlib.Path(__file__).parent / "layers.toml").read_text())["classes"]
     found = large()
     wrong = [f"{name} has {found[name]} public methods and members: split it" for name in found.keys() - said.keys()]
-    wrong += [f"{name} is small, or gone: strike it from layers.toml" for name in said.keys() - found.keys()]
+    wrong += [f"{name} is small, or gone: remove it from layers.toml" for name in said.keys() - found.keys()]
     for name in found.keys() & said.keys():
         most, why = said[name]["most"], said[name]["why"]
         assert len(why.split()) > 3, name

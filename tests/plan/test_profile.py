@@ -128,8 +128,8 @@ def test_nothing_is_predicted_to_be_faster_than_light(collective, places, hosts)
             price = choice.details[name].predicted
             assert price.us == us
             assert getattr(price, price.limit) == max(dataclasses.astuple(price))
-        assert f"predicted {figures(choice.candidates[0][1])} us, limited by " in choice.outlook
-        assert choice.outlook.endswith(f" {choice.light / choice.candidates[0][1]:.0%} of the speed of light")
+        assert f"predicted {figures(choice.candidates[0][1])} us, limited by " in choice.prediction
+        assert choice.prediction.endswith(f" {choice.light / choice.candidates[0][1]:.0%} of the speed of light")
 
 
 def test_the_bound_is_the_bytes_that_cross():

@@ -57,7 +57,9 @@ def disagree():
         order = NamedSharding(Mesh(turned if first else swapped, ("a",)), P("a"))
         differing.append(((side, side), np.float32, order, 1 << 20))
     for shape, dtype, to, round_bytes in differing:
-        with pytest.raises(jaxring.JaxringError, match=r"process\(es\) .* mean other arrays or shardings than process"):
+        with pytest.raises(
+            jaxring.JaxringError, match=r"process\(es\) .* called it with other arrays or shardings than"
+        ):
             jaxring.reshard(made(np.zeros(shape, dtype), rows), to, round_bytes=round_bytes)
 
 

@@ -11,7 +11,7 @@ from jaxring.errors import SettingsError
 from jaxring.plan.selection import Selection
 from jaxring.settings import VARIABLES, announce, examine, load
 from jaxring.settings.ranges import Range
-from jaxring.settings.retired import RETIRED, told
+from jaxring.settings.retired import RETIRED, warnings
 
 
 def change(**environ: str) -> dict[str, object]:
@@ -59,18 +59,18 @@ def test_one_without_a_successor_changes_nothing_and_says_so():
         if not old.setting:
             environ = {f"JAXRING_{old.name}": "1", f"NCCL_{old.name}": "1"}
             assert change(**environ) == {}
-            assert told(environ) == [f"JAXRING_{old.name} goes with the next release: {old.instead}."]
+            assert warnings(environ) == [f"JAXRING_{old.name} goes with the next release: {old.instead}."]
 
 
 def test_each_is_warned_of_with_what_to_set(caplog):
     environ = {"JAXRING_TLS": "1", "JAXRING_IB_DISABLE": "0", "NCCL_NET_PLUGIN": "ofi"}
-    assert told(environ) == [
+    assert warnings(environ) == [
         "JAXRING_TLS goes with the next release: set JAXRING_NET=TLS instead.",
         "JAXRING_IB_DISABLE goes with the next release: unset it, it says what is the default.",
     ]
     with caplog.at_level(logging.INFO, "jaxring"):
         announce(environ, "1.2.3")
-    for sentence in told(environ):
+    for sentence in warnings(environ):
         assert caplog.text.count(sentence) == 1
     assert "NCCL_NET_PLUGIN" not in caplog.text  # ours comes first
     announce({"NCCL_NET_PLUGIN": "ofi", "NCCL_NET": "AWS Libfabric"}, "1.2.3")

@@ -63,7 +63,7 @@ def test_chain_sums(ranks: int, dtype: str) -> None:
     assert planned or ranks == 1
     # Its price is of its own table.
     assert all(name in ("test_chain/ll", "test_chain/simple") for d in planned for name, _ in d.candidates)
-    assert all(d.candidates and d.outlook.startswith("predicted ") for d in planned)
+    assert all(d.candidates and d.prediction.startswith("predicted ") for d in planned)
 
 
 def test_an_algorithm_in_xml_of_msccl_runs() -> None:

@@ -140,14 +140,14 @@ def whole_arrays() -> None:
 def job() -> None:
     members = [assert_type(jaxring.suspend(), jaxring.recovery.Membership), jaxring.resume()]
     kept = [assert_type(jaxring.commit(), bool), jaxring.commit(ok=False), jaxring.commit(True, timeout=60.0)]
-    jaxring.abort("a trial")
+    jaxring.abort("a test")
     assert assert_type(jaxring.recovery.halted(), str | None)
     told = ""
     try:
         on_ranks(lambda x: jaxring.all_reduce(x, "x")).block_until_ready()
     except jaxring.recovery.ERRORS as error:
         told = str(error)
-    assert "a trial" in told
+    assert "a test" in told
     assert [*kept, jaxring.recovery.commit()] == [True, False, True, False]
     members += [jaxring.rebuild(), jaxring.shrink(timeout=60.0), jaxring.recovery.members()]
     epochs: list[int] = [each.epoch for each in members]

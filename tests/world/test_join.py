@@ -162,7 +162,7 @@ def dial(make_world):
     (zero, native0), (one, _) = make_world(0), make_world(1)
 
     def send(change=None, raw=None):
-        offered = dict(zip(("pid", "bell_fd", "ring_fd", "blocks_fd"), native0.shared(1, 0).split(), strict=True))
+        offered = dict(zip(("pid", "doorbell_fd", "ring_fd", "blocks_fd"), native0.shared(1, 0).split(), strict=True))
         request = {"from": 0, "token": zero.own.token, "channel": 0, "transport": "shm"} | (change or {})
         request["offer"] = " ".join(str(request.pop(name, value)) for name, value in offered.items())
         deadline = time.monotonic() + 60
@@ -187,7 +187,7 @@ def dial(make_world):
         ({"ring_fd": 1 << 20}, "opening /proc/.*JAXRING_SHM_DISABLE=1"),
         ({"ring_fd": -1}, "names no process and descriptors"),
         ({"blocks_fd": 0}, "not shared memory"),
-        ({"bell_fd": 1 << 31}, "descriptor is not an integer"),
+        ({"doorbell_fd": 1 << 31}, "descriptor is not an integer"),
         ({"from": 1}, "from is not an integer from 0 to 0"),
         ({"token": "old"}, "has been restarted"),
         ({"channel": 1 << 30}, "channel is not"),

@@ -85,7 +85,7 @@ class FakeNative:
         self._rings: dict[tuple[int, int], int] = {}
         self._making: dict[tuple[int, int, bool], str] = {}  # the transport of each end that is not finished
         self._closed = False
-        self._bell, self._blocks = self._memory("bell"), self._memory("blocks")
+        self._doorbell, self._blocks = self._memory("doorbell"), self._memory("blocks")
 
     def _memory(self, name: str) -> int:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -195,14 +195,14 @@ class FakeNative:
         if (peer, channel) not in self._rings:
             self._rings[peer, channel] = fd = self._memory("ring")
             os.pwrite(fd, f"ring to {peer} on {channel}".encode(), 0)
-        return f"{os.getpid()} {self._bell} {self._rings[peer, channel]} {self._blocks}"
+        return f"{os.getpid()} {self._doorbell} {self._rings[peer, channel]} {self._blocks}"
 
     def connector_prepare(self, peer, channel, sending, offer):
         transport = self._making[peer, channel, sending]
         if transport == "shm":
             pid, *fds = offer.split()
-            bell, *others = (pathlib.Path(f"/proc/{pid}/fd/{fd}") for fd in fds)
-            os.close(os.open(bell, os.O_RDWR))
+            doorbell, *others = (pathlib.Path(f"/proc/{pid}/fd/{fd}") for fd in fds)
+            os.close(os.open(doorbell, os.O_RDWR))
             offer = "" if sending else others[0].read_bytes().rstrip(b"\0").decode()
         self._record(f"{transport}_prepare", peer, channel, sending, offer)
 

@@ -31,7 +31,7 @@ _MADE: dict[str, Callable[[int, int], Workload]] = {
     "fsdp": training.fsdp,
     "tensor_parallel": training.tensor_parallel,
 }
-# Of the largest element of a result: float32 sums in another order differ by less.
+# A share of the largest element of a result: float32 sums in another order differ by less.
 _TOLERANCE = 1e-4
 
 

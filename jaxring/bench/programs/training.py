@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Constrain = Callable[..., Any]
 
 _RATE = 1e-2
-# Of the transformer block: tokens that see each other, and a head's width.
+# The transformer block's tokens that see each other, and the width of a head.
 _SEQUENCE, _HEAD = 16, 8
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A choice is right where it takes at most so much of the time of the best candidate.
 NEAR = 1.10
-# Of the cells that are told one by one.
+# How many of the cells are listed one by one.
 WORST = 10
 
 

@@ -39,7 +39,7 @@ def fitted(base: Profile, measured: Iterable[tuple[Layout, Times, int]]) -> Prof
         return base
     matrix = np.array(rows)
     used = np.flatnonzero(matrix.any(axis=0))
-    # Of one magnitude, for the solver: us a byte are a millionth of us a message.
+    # Scales the columns to one magnitude, for the solver: us a byte are a millionth of us a message.
     scale = np.linalg.norm(matrix[:, used], axis=0)
     from scipy.optimize import nnls
 

@@ -20,7 +20,7 @@ def cache_key() -> str:
 
 
 def digest(package: pathlib.Path) -> str:
-    """Of the sources that write calls. Of none where there are only compiled ones; then the version has to do."""
+    """A digest of the sources that write calls. Where there are only compiled ones the version has to do."""
     made = hashlib.blake2b(digest_size=8)
     for name in WRITERS:
         path = package / name

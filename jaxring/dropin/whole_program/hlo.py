@@ -21,7 +21,7 @@ class Instruction:
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        # Of every instruction they are asked for, and often.
+        # Read here, because every instruction is asked for them, and often.
         self.opcode, self.id = message.text(2), message.number(35)
         self._operands: list[int] | None = None
 
@@ -65,7 +65,7 @@ class Instruction:
     @property
     def operands(self) -> list[int]:
         """The ids of its operands. Do not change the list."""
-        # Of a combined collective with its hundreds of operands they are asked for once for each.
+        # Kept, because a combined collective with its hundreds of operands is asked for them once for each.
         if self._operands is None:
             self._operands = self.message.numbers(36)
         return self._operands
@@ -104,7 +104,7 @@ class Computation:
         wanted = self.root_id
         if "instructions" in self.__dict__:
             return next(each for each in self.instructions if each.id == wanted)
-        # Of a reduction nothing else is read, and the root stands last.
+        # Nothing else of a reduction is read, and the root stands last.
         every = reversed(list(self.message.messages(2)))
         return Instruction(next(each for each in every if each.number(35) == wanted))
 
@@ -118,7 +118,7 @@ class Computation:
 
     @functools.cached_property
     def users(self) -> dict[int, list[Instruction]]:
-        """Of each value that has any; one that uses it twice stands there twice."""
+        """The users of each value that has any; one that uses it twice stands there twice."""
         found: dict[int, list[Instruction]] = {}
         for each in self.instructions:
             for operand in each.operands:

@@ -224,5 +224,5 @@ _RULES: dict[str, Callable[[Body, Calls, Instruction], None]] = {
 OPCODES = frozenset(_RULES)
 # Those that have a call that only starts them.
 STARTABLE = OPCODES - {"ragged-all-to-all"}
-# Of the others the ids are partition ids always.
+# Collectives whose ids may be global; the ids of the others are always partition ids.
 _GLOBAL_IDS = frozenset({"all-reduce", "all-gather", "reduce-scatter"})

@@ -55,7 +55,7 @@ class _Writer:
                         self.slots.setdefault((source, rank, lane), []).append(self.room[rank])
                         self.room[rank] += 1
                         joined |= {(rank, source, lane), (source, rank, lane)}
-        # Of two ranks the same channel on either side: one for each lane, in the order of lanes.
+        # Two ranks have the same channel on either side: one for each lane, in the order of lanes.
         self.channels = [sorted((peer, lane) for who, peer, lane in joined if who == rank) for rank in ranks]
 
     def _check(self, rank: int, lane: int, number: int, step: Step) -> None:

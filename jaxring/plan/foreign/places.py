@@ -58,7 +58,7 @@ class Places:
         return place not in self._written and self.operand(*place) is not None
 
     def _node(self, rank: int, place: Place) -> tuple[int, Place]:
-        """Of operand and result that may be one in memory, the result."""
+        """The result in place of an operand that may share its memory; other places stay."""
         if self.spec.facts.in_place and place[0] == "i":
             return rank, ("o", place[1])
         return rank, place

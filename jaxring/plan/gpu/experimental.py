@@ -7,8 +7,8 @@ tests/docs/test_experimental.py then names the pages that still say it. CMake re
 
 from __future__ import annotations
 
-ONE_GPU = "experimental: has run on one GPU only"
-NEVER = "experimental: has not run on a GPU yet"
+ONE_GPU = "experimental: it has run on one GPU only"
+NEVER = "experimental: it has not run on a GPU yet"
 EXPERIMENTAL = {
     "cuda": ONE_GPU,  # the whole CUDA engine: with all ranks on one GPU, not between GPUs
     "nvls": NEVER,

@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
     from jaxring.plan.epilogue import EpilogueSpec
 
-# Microseconds: of a launch with its gates, of a message's way, and of the host's part where it carries one. A hop of a
-# ring in a CUDA graph took 5.6 to 5.8 by simple, 1.5 and 0.42 for each KiB by ll, 3.1 and 0.22 for each KiB by ll128.
+# Microseconds: of a launch with its epoch barriers, of a message's way, and of the host's part where it carries one. A
+# hop of a ring in a CUDA graph took 5.6 to 5.8 by simple, 1.5 and 0.42 for each KiB by ll, 3.1 and 0.22 for each KiB by
+# ll128.
 LAUNCH_US = 5.0
 HOP_US = {"simple": 5.5, "ll": 1.5, "ll128": 3.1}
 NETWORK_US = 25.0
 # Bytes per microsecond: what a GPU reads from others, and a network that the host drives. Shares of it that are data.
 LINK_BYTES_PER_US = 300_000.0
 NETWORK_BYTES_PER_US = 2_500.0
-# Of a copy within a GPU.
+# What a copy within a GPU moves.
 MEMORY_BYTES_PER_US = 1_500_000.0
 EFFICIENCY = {"memory": 1.0, "simple": 1.0, "ll": 0.5, "ll128": 0.9375}
 
@@ -222,7 +223,7 @@ def _crossing(collective: str, topology: cost.Topology, nbytes: int) -> float:
 
 
 def _copy_price(collective: str, topology: cost.Topology, nbytes: int) -> float:
-    """Two gates, the copies to the peers, and those from the staging buffer to the output."""
+    """Two epoch barriers, the copies to the peers, and those from the staging buffer to the output."""
     crossing = _crossing(collective, topology, nbytes)
     return round(3 * LAUNCH_US + crossing / LINK_BYTES_PER_US + crossing / MEMORY_BYTES_PER_US, 3)
 

@@ -28,7 +28,7 @@ from jaxring.world.transports.shm import memory_path
 logger = logging.getLogger("jaxring.runtime")
 
 _SLOTS = 8
-# Of simple, ll and ll128, and no more than a slot of BUFFSIZE, which is what the network carries in one message.
+# For simple, ll and ll128, and no more than a slot of BUFFSIZE, which is what the network carries in one message.
 _SLOT_BYTES = (1 << 26, 16 * 1024, 32 * 1024)
 
 
@@ -67,13 +67,13 @@ class Communicators:
             self.store = job.own().store()
             # Before the information about its GPUs, so that who has read that one need not wait for this.
             machines.publish(self.store, self._process, identity.host_id(configured.hostid), machine)
-            self.store.set(f"jaxring/cuda/card/{self._process}", self._infos[self._process].to_json())
+            self.store.set(f"jaxring/cuda/gpu_info/{self._process}", self._infos[self._process].to_json())
 
     def gpu_info(self, process: int) -> GpuInfo:
         """Waits for what a process published about its GPUs. Raises JoinError."""
         info = self._infos.get(process)
         if info is None and self.store is not None:
-            raw = self.store.get(f"jaxring/cuda/card/{process}", settings().come_timeout)
+            raw = self.store.get(f"jaxring/cuda/gpu_info/{process}", settings().come_timeout)
             info = self._infos[process] = GpuInfo.from_json(raw)
         if info is None:
             raise JoinError(f"there is no process {process}")
@@ -135,11 +135,11 @@ class Communicators:
     def _own_info(self) -> GpuInfo:
         native, count = self._native, self._native.device_count()
         uuid = {n: native.device(n).uuid for n in range(count)}
-        directory, bell = native.region_directory()
+        directory, doorbell = native.region_directory()
         return GpuInfo(
             os.getpid(),
             directory,
-            bell,
+            doorbell,
             {device: uuid[gpu] for device, gpu in self._devices.gpus.items()},
             {uuid[a]: tuple(uuid[b] for b in range(count) if native.can_access(a, b)) for a in range(count)},
             min(native.device(n).multiprocessors for n in self._devices.gpus.values()),
@@ -175,13 +175,16 @@ class Communicators:
             world.link(process, 0)
             if process in near and process not in self._attached:
                 info, peer = self.gpu_info(process), world.info(process)
-                directory = memory_path(peer, info.pid, info.board_fd)
-                self._native.attach_region_directory(process, directory, memory_path(peer, info.pid, info.bell_fd))
+                directory = memory_path(peer, info.pid, info.directory_fd)
+                doorbell = memory_path(peer, info.pid, info.doorbell_fd)
+                self._native.attach_region_directory(process, directory, doorbell)
                 self._attached.add(process)
         store = self.store if world is not None else None
         timeout = min(settings().join_timeout, spec.timeout)
         group = Group(self._native, name, ranks, shape, store, timeout)
         hosts = 1 if world is None else len({world.info(process).host_id for process in owners})
-        reach = None if world is None else lambda process: "memory" if process in near else world.transport(process)
-        self._log.say("GPU", name, devices, owners, self._process, hosts, reach)
+        transport_of = (
+            None if world is None else lambda process: "memory" if process in near else world.transport(process)
+        )
+        self._log.say("GPU", name, devices, owners, self._process, hosts, transport_of)
         return group

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from jaxring.plan.schedule import Schedule
 
-# Of each rank's memory that copies of its peers land in: at most what a slice of every block takes. Large enough that a
-# gate between slices costs nothing beside them.
+# The length of each rank's memory that copies of its peers land in: at most what a slice of every block takes. Large
+# enough that an epoch barrier between slices costs next to nothing.
 STAGING_BYTES = 128 << 20
 
 
@@ -23,7 +23,7 @@ def fill(native: Any, plan: Any, schedule: Schedule, local: Iterable[int], trap:
     plan.set_shape(schedule.in_blocks, schedule.out_blocks, 1, 0, 1)
     plan.set_kernel(0, -1, 64, trap, False)
     for rank in local:
-        # One lane without steps: its gates are what is played.
+        # One lane without steps: it only runs its epoch barriers.
         plan.add_local(rank, b"", np.zeros(2, np.uint32).tobytes(), b"", True)
         found = copy_engine.moves(schedule.spec, rank)
         moves = [native.Move(**move._asdict()) for move in found.moves]

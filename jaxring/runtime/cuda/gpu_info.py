@@ -22,8 +22,8 @@ class GpuInfo:
     """
 
     pid: int
-    board_fd: int
-    bell_fd: int
+    directory_fd: int
+    doorbell_fd: int
     gpus: Mapping[int, str]
     reaches: Mapping[str, tuple[str, ...]]
     multiprocessors: int
@@ -41,8 +41,8 @@ class GpuInfo:
             raw: Any = json.loads(data)
             return cls(
                 pid=int(raw["pid"]),
-                board_fd=int(raw["board_fd"]),
-                bell_fd=int(raw["bell_fd"]),
+                directory_fd=int(raw["directory_fd"]),
+                doorbell_fd=int(raw["doorbell_fd"]),
                 gpus={int(k): str(v) for k, v in raw["gpus"].items()},
                 reaches={str(k): tuple(str(u) for u in v) for k, v in raw["reaches"].items()},
                 multiprocessors=int(raw["multiprocessors"]),

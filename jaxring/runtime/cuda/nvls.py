@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from jaxring.plan.schedule import Schedule
     from jaxring.runtime.cuda.gpu_info import GpuInfo
 
-# Of each GPU, bound to the multicast object of a communicator. A slice of all lanes is half of it: large enough that
-# the meeting of a slice costs little beside it.
+# Each GPU's memory that is bound to the multicast object of a communicator. A slice of all lanes is half of it: large
+# enough that the meeting of a slice costs little beside it.
 MEMORY_BYTES = 64 << 20
 
 
@@ -29,7 +29,7 @@ def fill(plan: Any, schedule: Schedule, local: Iterable[int], lanes: int, thread
     assert kernel is not None
     plan.set_multicast(kernel)
     for rank in local:
-        # Lanes without steps: their gates are what is passed.
+        # Lanes without steps: they only run their epoch barriers.
         plan.add_local(rank, b"", np.zeros(lanes + 1, np.uint32).tobytes(), b"", True)
 
 

@@ -66,8 +66,8 @@ class CudaPlanner:
         owner = device_owners(self._devices.platform)
         owners = [owner[d] for d in devices]
         # Launches on a communicator have one order on each device, so started collectives have their own communicators.
-        group = self._communicators.get(devices, owners, spec, "beside" if spec.started else "")
-        collective = spec.facts.plays
+        group = self._communicators.get(devices, owners, spec, "side stream" if spec.started else "")
+        collective = spec.facts.schedules_of
         half, ragged = spec.half, spec.facts.ragged
         nbytes = spec.operand_bytes(len(devices))
         domains, most = schedules.normalise(group.domains), self._most_lanes(devices, owners)
@@ -175,8 +175,8 @@ class CudaPlanner:
             transports=transports,
             reason=choice.reason + (f"; {shares_gpu}" if shares_gpu else "") + memory,
             candidates=tuple(choice.candidates),
-            order=order.words,
-            epilogue=spec.epilogue.words if spec.epilogue else "",
+            order=order.text,
+            epilogue=spec.epilogue.text if spec.epilogue else "",
         )
         record(decision)
         logger.info("%s", decision)

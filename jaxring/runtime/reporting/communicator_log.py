@@ -29,20 +29,20 @@ class CommunicatorLog:
         owners: Sequence[int],
         own: int,
         hosts: int,
-        reach: Callable[[int], str] | None,
+        transport_of: Callable[[int], str] | None,
     ) -> None:
-        """``communicator`` tells it from others of this engine. ``reach`` gives how this process reaches another one,
-        None where there is none; JoinError where it cannot. The other arguments are those of `describe`.
+        """``communicator`` tells it from others of this engine. ``transport_of`` gives how this process reaches another
+        one, None where there is none; JoinError where it cannot. The other arguments are those of `describe`.
         """
         if (engine, communicator) in self._said or not logger.isEnabledFor(logging.INFO):
             return
         self._said.add((engine, communicator))
         ways: dict[int, str] = {}
         lacking: dict[int, str] = {}
-        if reach is not None:
+        if transport_of is not None:
             for process in sorted(set(owners) - {own}):
                 try:
-                    ways[process] = reach(process)
+                    ways[process] = transport_of(process)
                 except JoinError as error:  # which matters only where the plan has a link between the two
                     lacking[process] = str(error)
         logger.info("%s", describe(engine, devices, owners, own, hosts, ways, lacking))

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MEMORY = "/memfd:jaxring-trace"
-# Of what `new_prefix` begins and the engine makes. Files of JAXRING_TRACE_DIR have a time instead of the small number.
+# Names that `new_prefix` begins and the engine completes. Files of JAXRING_TRACE_DIR have a time in place of the small
+# number.
 _COPY = re.compile(r"jaxring-.+-\d+-\d{1,3}\.trace")
 KEPT = 20
 

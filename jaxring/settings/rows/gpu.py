@@ -11,7 +11,7 @@ from jaxring.settings.row import row
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """Of the CUDA engine alone."""
+    """Settings of the CUDA engine alone."""
 
     p2p: tuple[str, ...] = row(
         "list",

@@ -23,7 +23,7 @@ assert before.endswith("; as on one host: these processes have not joined each o
 compiled(x).block_until_ready()
 after = jaxring.explain(compiled)
 (ran,) = jaxring.plans()
-how = f"; {ran.algorithm}, protocol {ran.protocol}, {ran.channels} channel(s): {ran.reason}; {ran.outlook}"
+how = f"; {ran.algorithm}, protocol {ran.protocol}, {ran.channels} channel(s): {ran.reason}; {ran.prediction}"
 assert after.endswith(how), (after, how)
-assert ran.outlook not in before, (before, after)
+assert ran.prediction not in before, (before, after)
 print("right", flush=True)

@@ -1,4 +1,4 @@
-"""Collectives in two halves on GPUs: what they give under JAX's transformations, and what runs in between."""
+"""Nonblocking collectives on GPUs: what they give under JAX's transformations, and what runs in between."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.overlap.over_program import operand, program
 
 
 def halves(start, **options):
-    """A collective in two halves with compute between, the handle done twice."""
+    """A nonblocking collective with compute between, the handle done twice."""
 
     def f(x):
         handle = start(x, "r", **options)

@@ -83,7 +83,7 @@ def aborted():
 
 
 def damaged():
-    """JAXRING_FAULTS spoils what goes over the network, and checksums tell."""
+    """JAXRING_FAULTS damages what goes over the network, and checksums tell."""
     engine.start()
     reported = Reported()
     print(

@@ -35,7 +35,7 @@ def start(**options) -> None:
 
 
 def start_alone() -> None:
-    """Starts the engine for trials without XLA."""
+    """Starts the engine for standalone runs, without XLA."""
     native.start(0, _native.network())
 
 

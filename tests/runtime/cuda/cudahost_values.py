@@ -173,7 +173,7 @@ def switched():
     assert {(plan.algorithm, plan.transports) for plan in jaxring.plans()[before:]} == {("nvls", ("nvls",))}
     assert any("2 times as wide" in plan.reason for plan in jaxring.plans()[before:]), jaxring.explain()
     check(lambda v: jaxring.all_reduce(v, "d"), rows, np.broadcast_to(rows.sum(0), rows.shape))
-    why_not = "not chosen unasked, since it is experimental: has not run on a GPU yet (JAXRING_ALGO=+nvls)"
+    why_not = "not chosen unasked, since it is experimental: it has not run on a GPU yet (JAXRING_ALGO=+nvls)"
     assert why_not in jaxring.plans()[-1].reason, jaxring.explain()
     told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", "prod", **options), rows))
     assert "switches have no prod of float32" in told, told

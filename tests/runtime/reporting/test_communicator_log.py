@@ -51,13 +51,13 @@ def test_what_the_line_says(owners, own, hosts, ways, size, rest):
     ],
 )
 def test_processes_that_cannot_be_reached_are_no_error(caplog, reached, rest):
-    def reach(process):
+    def transport_of(process):
         if process not in reached:
             raise JoinError(f"{process} has no port.")
         return "verbs"
 
     with caplog.at_level(logging.INFO, logger="jaxring"):
-        CommunicatorLog().say("CPU", "it", [0, 1, 2, 3], [0, 1, 2, 3], 0, 4, reach)
+        CommunicatorLog().say("CPU", "it", [0, 1, 2, 3], [0, 1, 2, 3], 0, 4, transport_of)
     (line,) = (record.getMessage() for record in caplog.records)
     assert line.endswith(f"process 0 has rank 0; {rest}")
 

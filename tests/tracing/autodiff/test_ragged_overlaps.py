@@ -151,11 +151,11 @@ def test_groups_that_need_different_numbers_of_rounds():
 def test_rounds_are_few_and_disjoint(count):
     rng = np.random.default_rng(count)
     plan = jax.jit(rounds)
-    for trial in range(40):
-        sizes = rng.integers(0, 1 + trial % 8, count).astype(np.int32)
-        starts = rng.integers(0, 1 + trial, count).astype(np.int32)
+    for turn in range(40):
+        sizes = rng.integers(0, 1 + turn % 8, count).astype(np.int32)
+        starts = rng.integers(0, 1 + turn, count).astype(np.int32)
         of, number = map(np.asarray, plan(starts, sizes))
-        held = np.zeros((number, trial + 10), int)
+        held = np.zeros((number, turn + 10), int)
         for at, start, size in zip(of, starts, sizes, strict=True):
             held[at, start : start + size] += 1
         assert held.max(initial=0) <= 1

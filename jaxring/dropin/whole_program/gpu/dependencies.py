@@ -15,7 +15,7 @@ _CONTROL = 37
 
 
 class Dependencies:
-    """Of the instructions with these ids. A set of them is a number, with a bit for each."""
+    """Which of the instructions with these ids need which. A set of them is a number, with a bit for each."""
 
     def __init__(self, computation: Computation, chosen: Iterable[int]) -> None:
         wanted = set(chosen)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module
 
-# Of the results together.
+# How many bytes the results have together, at most.
 _MOST_BYTES = 30 * 1024 * 1024 + 7
 _MOST_OPERANDS = 256
 _JOINED = frozenset({"all-reduce", "all-gather", "reduce-scatter"})

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from jaxring.dropin.whole_program.hlo import Computation
     from jaxring.dropin.whole_program.shapes import Shape
 
-# Of a rank's operands. A MiB takes some 10 us between GPUs that share NVLink, about what a start and a join cost.
+# A collective is started if a rank's operands have at least so many bytes. A MiB takes some 10 us between GPUs that
+# share NVLink, about what a start and a join cost.
 _LEAST_BYTES = 1 << 20
 
 

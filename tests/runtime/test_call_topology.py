@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from jaxring.runtime.surroundings import of_ranks
+from jaxring.runtime.call_topology import of_ranks
 
 
 def world(*infos):

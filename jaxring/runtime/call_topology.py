@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("jaxring.runtime")
 
 
-class Surroundings(NamedTuple):
+class CallTopology(NamedTuple):
     """What `jaxring.runtime.choice.choose` asks for under the same names, the same in all processes of the ranks."""
 
     hosts: tuple[int, ...]
@@ -30,18 +30,18 @@ class Surroundings(NamedTuple):
     profile: Profile
 
 
-def of_ranks(processes: Sequence[int], world: World | None) -> Surroundings:
-    """The surroundings of ranks by the process of each, as these have published them in ``world``.
+def of_ranks(processes: Sequence[int], world: World | None) -> CallTopology:
+    """The topology of a call among ranks, by the process of each, as these have published them in ``world``.
 
     ``world`` is None where one process has all of them. Raises JoinError where one has not published itself in time.
     """
     if world is None:
-        return Surroundings((0,) * len(processes), 1, 0, "tcp", calibration.current())
+        return CallTopology((0,) * len(processes), 1, 0, "tcp", calibration.current())
     infos = {process: world.info(process) for process in sorted(set(processes))}
     hosts = normalise([infos[process].host_id for process in processes])
     # RDMA where all processes have a kind of port in common.
     kinds = set.intersection(*(set(info.rdma) for info in infos.values()))
-    return Surroundings(
+    return CallTopology(
         hosts,
         min(info.interfaces() for info in infos.values()),
         identity.processors(infos.values()) if len(set(hosts)) == 1 else 0,
