@@ -76,7 +76,8 @@ jaxring::Status Site::Partition(int device, const void* partition, void* stream,
   unidentified_.erase(device);
   runtime_->Ask({shared_from_this(), -1, device});
   while (partitions_.count(device) == 0 && unidentified_.count(device) == 0) {
-    if (!changed_.WaitUntil(mutex_, deadline)) {
+    if (runtime_->stopping()) return runtime_->Stopped();
+    if (!changed_.WaitUntil(mutex_, std::min(deadline, After(0.2))) && std::chrono::steady_clock::now() > deadline) {
       return jaxring::Status::Error(Code::kDeadlineExceeded, "jaxring: the planner did not answer");
     }
   }

@@ -103,6 +103,7 @@ void SaysWhyItWasAborted(Processes& here) {
   const Status status = ranks.Run(*ranks.NewSite(), 0);
   CHECK(status.code == Code::kAborted);
   CHECK_EQ(status.message, "jaxring: process 0 called jaxring.abort(): enough");
+  Captured(0, [&] { CHECK_EQ(ranks.Run(*ranks.NewSite(), 0).message, status.message); });
 }
 
 CASE("reads_behind_a_kernel") { PlayIn(1, ReadsBehindAKernel); }
