@@ -1,6 +1,9 @@
 #include "engine/workers/workers.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/thread_name.h"
@@ -27,7 +30,16 @@ Workers::Workers(int count, bool stepped, WaitPolicy::Duration spin, WaitPolicy:
 void Workers::Start() {
   if (stepped_ || started_.load(std::memory_order_acquire)) return;
   MutexLock lock(mutex_);
-  while (static_cast<int>(threads_.size()) < count_) threads_.emplace_back([this] { Run(); });
+  try {
+    while (static_cast<int>(threads_.size()) < count_) threads_.emplace_back([this] { Run(); });
+  } catch (const std::system_error& error) {
+    // Those that there are do the others' work.
+    if (threads_.empty()) {
+      throw std::runtime_error(
+          std::string("no worker thread can be started: ") + error.code().message() +
+          ". Raise the limit of processes and threads (ulimit -u), or that of the container (pids)");
+    }
+  }
   started_.store(true, std::memory_order_release);
 }
 

@@ -30,7 +30,7 @@ class Workers {
   ~Workers() { Stop(); }
   Workers(const Workers&) = delete;
 
-  // Starts the threads, once. Throws std::system_error if the system gives no more; the next call goes on from there.
+  // Starts as many threads as the system gives, once. Throws std::runtime_error if it gives none; then call it again.
   void Start();
   void Stop();
   // Wakes workers for operations of so many lanes that have become active.
