@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -135,6 +137,37 @@ CASE("plugins that are refused") {
   const auto link = links.Offer({0, 0, true}, {});
   Says([&] { link->Prepare("00 Another"); }, "the network plugins differ: Test TCP here, Another there");
   Says([&] { link->Prepare("00 Test TCP"); }, "address cannot be read");
+}
+
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+
+CASE("a connection whose buffers cannot be registered is closed again") {
+  const size_t before = OpenDescriptors();
+  {
+    Poller poller([] {});
+    auto doorbell = Doorbell::Create();
+    PluginConnector sender({kSlot, doorbell.get(), nullptr, {}}), receiver({kSlot, doorbell.get(), nullptr, {}});
+    for (PluginConnector* links : {&sender, &receiver}) links->Load(TEST_NET_PLUGIN);
+    setenv("TEST_PLUGIN_BREAK", "register", 1);
+    for (int i = 0; i < 3; ++i) {
+      int fds[2];
+      CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+      const auto from = sender.Offer({1, i, true}, {}), to = receiver.Offer({0, i, false}, {});
+      from->Prepare(to->offer());
+      to->Prepare(from->offer());
+      const auto fails = [&](OfferedLink& link, int fd) {
+        Says([&] { link.Finish({&poller, Descriptor(fd), 60, "", nullptr, nullptr}); }, "regMr");
+      };
+      std::thread accepting([&] { fails(*to, fds[1]); });
+      fails(*from, fds[0]);
+      accepting.join();
+    }
+    unsetenv("TEST_PLUGIN_BREAK");
+  }
+  CHECK_EQ(OpenDescriptors(), before);
 }
 
 CASE("each version of the interface carries messages") {

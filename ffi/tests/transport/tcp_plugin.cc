@@ -2,7 +2,8 @@
 //
 // It does what the interface allows but few plugins do: connect and the first isend return without a result, and
 // transfers move only when they are tested. TEST_PLUGIN_BREAK breaks it: the name of a function that its tables then
-// lack, "host" (devices without host memory) or "devices" (an impossible number of devices).
+// lack, "host" (devices without host memory), "devices" (an impossible number of devices) or "register" (no memory is
+// registered).
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -108,7 +109,7 @@ int Accept(void* listening, void** comm) {
 
 int Register(void*, void* data, size_t, int type, void** registration) {
   *registration = data;
-  return type == 1 ? kFine : kInvalidUsage;
+  return type == 1 && Broken() != "register" ? kFine : kInvalidUsage;
 }
 int RegisterInt(void* comm, void* data, int bytes, int type, void** registration) {
   return bytes < 0 ? kInvalidUsage : Register(comm, data, static_cast<size_t>(bytes), type, registration);

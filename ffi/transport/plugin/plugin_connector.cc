@@ -4,8 +4,10 @@
 
 #include <array>
 #include <chrono>
+#include <memory>
 #include <stdexcept>
 
+#include "base/hex.h"
 #include "base/thread_name.h"
 #include "transport/plugin/plugin_pump.h"
 
@@ -17,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kBusy = std::chrono::microseconds(50);
 constexpr auto kFirstSleep = std::chrono::microseconds(20), kLastSleep = std::chrono::microseconds(500);
 constexpr auto kJoinPause = std::chrono::milliseconds(1);
-constexpr char kDigits[] = "0123456789abcdef";
 
 // Wakes the thread: a lane has published a message or made room.
 class WakeNotifier final : public Notifier {
@@ -54,10 +55,7 @@ class PluginConnector::Offered final : public OfferedLink {
     // The handle in hexadecimal, and the plugin's name, which may hold spaces.
     if (!sending_) {
       listening_ = plugin_->Listen(device_, handle_.data());
-      for (unsigned char byte : handle_) {
-        offer_ += kDigits[byte >> 4];
-        offer_ += kDigits[byte & 15];
-      }
+      offer_ = ToHex({handle_.data(), handle_.size()});
     }
     offer_ += " " + plugin_->name();
   }
@@ -71,42 +69,37 @@ class PluginConnector::Offered final : public OfferedLink {
     if (name != plugin_->name()) {
       throw std::runtime_error("the network plugins differ: " + plugin_->name() + " here, " + name + " there");
     }
-    if (!sending_) return;
-    const std::string handle = peer_offer.substr(0, space);
-    bool good = handle.size() == 2 * handle_.size();
-    for (size_t i = 0; good && i < handle.size(); ++i) {
-      const char c = handle[i];
-      const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-      good = digit >= 0;
-      handle_[i / 2] = static_cast<char>((handle_[i / 2] << 4) | (digit & 15));
+    if (sending_ && !FromHex(peer_offer.substr(0, space), handle_)) {
+      throw std::runtime_error("the peer's address cannot be read");
     }
-    if (!good) throw std::runtime_error("the peer's address cannot be read");
   }
 
   JoinedLink Finish(Agreed agreed) override {
     JoinedLink joined;
     std::shared_ptr<PluginPump> pump;
     auto notifier = std::make_unique<WakeNotifier>(connector_);
-    void* comm = Join(agreed.timeout_s);
+    const auto close = [this](void* comm) { sending_ ? plugin_->CloseSend(comm) : plugin_->CloseReceive(comm); };
+    std::unique_ptr<void, decltype(close)> comm(Join(agreed.timeout_s), close);
     joined.description = plugin_->Describe() + ", device " + std::to_string(device_);
     LinkMemory memory = LinkMemory::Anonymous(connector_->slot_bytes_);
     const int fd = agreed.socket.get();
     if (sending_) {
       joined.send = std::make_shared<SendLink>("plugin", std::move(memory), notifier.get());
-      pump = std::make_shared<PluginSendPump>(plugin_, comm, std::move(agreed.socket), agreed.poller, joined.send,
+      pump = std::make_shared<PluginSendPump>(plugin_, comm.get(), std::move(agreed.socket), agreed.poller, joined.send,
                                               connector_->own_doorbell_, std::move(agreed.on_end));
       joined.send->notifier = std::move(notifier);
     } else {
       joined.recv = std::make_shared<RecvLink>("plugin", std::move(memory), notifier.get());
-      pump = std::make_shared<PluginRecvPump>(plugin_, comm, std::move(agreed.socket), agreed.poller, joined.recv,
+      pump = std::make_shared<PluginRecvPump>(plugin_, comm.get(), std::move(agreed.socket), agreed.poller, joined.recv,
                                               connector_->own_doorbell_, std::move(agreed.on_end));
       joined.recv->notifier = std::move(notifier);
     }
+    [[maybe_unused]] void* const owned_by_pump = comm.release();  // which closes it
+    connector_->Serve(pump);
     agreed.poller->Add(fd, EPOLLIN | EPOLLRDHUP | EPOLLET, pump);
     joined.say_goodbye = [weak = std::weak_ptr<PluginPump>(pump)] {
       if (auto live = weak.lock()) live->SayGoodbye();
     };
-    connector_->Serve(std::move(pump));
     return joined;
   }
 
@@ -141,8 +134,8 @@ std::unique_ptr<OfferedLink> PluginConnector::Offer(const LinkName& link, const 
 
 void PluginConnector::Serve(std::shared_ptr<PluginPump> pump) {
   MutexLock lock(mutex_);
-  pumps_.push_back(std::move(pump));
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  pumps_.push_back(std::move(pump));
 }
 
 void PluginConnector::Wake() {
