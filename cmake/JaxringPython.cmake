@@ -35,10 +35,10 @@ set(cuda_module_sources ffi/bind/cuda_module.cc ffi/bind/bind_communicator.cc ff
 # what. It is there after configuring, for tools that compile nothing, and is written anew where one of them changes.
 set(_network_abi "${CMAKE_BINARY_DIR}/generated/jaxring_network_abi.h")
 set(_write_network_abi ${CMAKE_COMMAND} "-DSOURCE=${CMAKE_SOURCE_DIR}/ffi" "-DOUTPUT=${_network_abi}"
-    "-DBUILD=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_BUILD_TYPE} ${JAXRING_SANITIZE}"
+    "-DBUILD=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${CMAKE_CXX_FLAGS} ${CMAKE_BUILD_TYPE} ${JAXRING_SANITIZE}"
     -P "${CMAKE_SOURCE_DIR}/cmake/network_abi.cmake")
 execute_process(COMMAND ${_write_network_abi} COMMAND_ERROR_IS_FATAL ANY)
-file(GLOB _network_headers CONFIGURE_DEPENDS ffi/base/*.h ffi/network/*.h ffi/network/peers/*.h ffi/transport/core/*.h)
+file(GLOB_RECURSE _network_headers CONFIGURE_DEPENDS ffi/base/*.h ffi/network/*.h ffi/transport/core/*.h)
 add_custom_command(OUTPUT ${_network_abi} COMMAND ${_write_network_abi} VERBATIM
                    DEPENDS ${_network_headers} ffi/bind/shared_network.h cmake/network_abi.cmake)
 add_custom_target(jaxring_network_abi DEPENDS ${_network_abi})

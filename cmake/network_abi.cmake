@@ -1,6 +1,7 @@
-# A script: writes OUTPUT, which names what the headers of the network under SOURCE are, for modules that share one.
-file(GLOB headers "${SOURCE}/base/*.h" "${SOURCE}/network/*.h" "${SOURCE}/network/peers/*.h"
-     "${SOURCE}/transport/core/*.h" "${SOURCE}/bind/shared_network.h")
+# A script: writes OUTPUT, a header with a hash of BUILD and of the headers under SOURCE that two modules share objects
+# by. tests/layers/test_cpp_layers.py holds that these are all that bind/shared_network.h includes, directly or not.
+file(GLOB_RECURSE headers "${SOURCE}/base/*.h" "${SOURCE}/network/*.h" "${SOURCE}/transport/core/*.h"
+     "${SOURCE}/bind/shared_network.h")
 set(all "${BUILD}")
 foreach(header IN LISTS headers)
   file(SHA256 "${header}" hash)

@@ -1,5 +1,5 @@
-// The functions with which Python (jaxring/world/links.py) makes an engine's links to other processes. Each native
-// module has an engine of its own and binds these functions to it.
+// The functions with which Python (jaxring/world/links.py) makes the links of this process to others. jaxring._native
+// has them; the CUDA engine uses the same links.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,7 +8,7 @@
 
 namespace jaxring {
 
-// The engine of this module. Throws std::runtime_error where there is none.
+// The engine of this process. Throws std::runtime_error where there is none.
 ProcessEngine& Running();
 
 void BindLinks(nanobind::module_& m);

@@ -1,6 +1,7 @@
 // What jaxring._native hands to the CUDA engine's module: a capsule, whose name says what the objects behind it were
 // compiled from. A module that was compiled from other headers refuses it, since it would take their members to be
-// elsewhere.
+// elsewhere. Each module has its own copy of the functions and static variables behind these headers, so none of these
+// may be one that both are to share.
 #pragma once
 
 #include <nanobind/nanobind.h>

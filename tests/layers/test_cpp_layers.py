@@ -59,6 +59,23 @@ def test_the_rules_name_each_folder_once() -> None:
     assert sorted(named) == sorted({path.relative_to(FFI).parent.as_posix() for path in sources()})
 
 
+def test_what_two_modules_share_is_made_of_the_headers_that_its_name_counts() -> None:
+    included = collections.defaultdict(list)
+    for path, name in includes():
+        included[path].append(name)
+    reached, rest = set(), ["bind/shared_network.h"]
+    while rest:
+        header = rest.pop()
+        if header not in reached and not OTHERS.fullmatch(header):
+            reached.add(header)
+            rest += included[header]
+    assert "network/network.h" in reached
+    script = (ROOT / "cmake" / "network_abi.cmake").read_text()
+    counted = tuple(re.findall(r'"\$\{SOURCE\}/([\w/]+\.h|[\w/]+/(?=\*\.h"))', script))
+    assert len(counted) == 4
+    assert sorted(header for header in reached if not header.startswith(counted)) == []
+
+
 def test_no_include_leads_upwards() -> None:
     assert forbidden(layers("cpp"), arrows()) == []
 

@@ -20,8 +20,8 @@ class ResourceSampler {
   using Time = std::chrono::steady_clock::time_point;
 
   // Reads how long threads have waited for CPUs, if it is time for that. It reads a file for each thread, so the thread
-  // that moves TCP's bytes leaves it to another one. Where none calls this, all samples have what the first one read:
-  // so it is in the engine of _native_cuda, whose samples nobody asks for.
+  // that moves TCP's bytes leaves it to another one. Where none calls this, all samples have what the first one has
+  // read.
   void ReadDelays(Time now);
   // A sample with the slowest connection of `links` since the one before, if it is time for one. Reads the delays
   // itself where that has not been done yet: the first sample would otherwise say that no thread had ever waited.

@@ -55,13 +55,17 @@ void PlayAll(uint64_t first, uint64_t seeds, uint64_t step) {
 CASE("every seed ends in right answers or right errors") {
   const uint64_t workers = Seeds() > 2000 ? AllowedCpus() : 1;
   for (uint64_t worker = 1; worker < workers; ++worker) {
-    if (fork() != 0) continue;
+    const pid_t child = fork();
+    CHECK(child >= 0);  // or else nobody would play its seeds
+    if (child > 0) continue;
     PlayAll(worker, Seeds(), workers);
     std::cout.flush();
     std::_Exit(0);
   }
   PlayAll(0, Seeds(), workers);
-  for (int status; wait(&status) > 0;) CHECK_EQ(status, 0);
+  uint64_t ended = 1;
+  for (int status; wait(&status) > 0; ++ended) CHECK_EQ(status, 0);
+  CHECK_EQ(ended, workers);
 }
 
 CASE("a seed is the whole report: it gives the same events again") {

@@ -42,7 +42,7 @@ struct Agreed {
 };
 
 // This end of a link, which the peer does not know of yet or has not finished. If it is destroyed before Finish, the
-// link is forgotten. The functions throw std::runtime_error.
+// link is forgotten. The functions throw std::runtime_error and std::bad_alloc.
 class OfferedLink {
  public:
   virtual ~OfferedLink() = default;
@@ -67,7 +67,7 @@ class Connector {
   virtual std::string Load(const std::string& what) {
     throw std::runtime_error("this transport loads nothing, so not " + what + " either");
   }
-  // Makes an end of a link. It must be destroyed before the connector is. Throws std::runtime_error.
+  // Makes an end of a link, to be destroyed before this. Throws runtime_error, invalid_argument for `place`, bad_alloc.
   virtual std::unique_ptr<OfferedLink> Offer(const LinkName& link, const Place& place) = 0;
   // Called regularly: closes links whose ports are down.
   virtual void CheckPorts() {}

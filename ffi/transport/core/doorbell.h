@@ -65,7 +65,7 @@ class Doorbell : public Notifier {
     if (waiter_cpu == cpu + 1) return page_->operation.load(std::memory_order_relaxed) != operation;
     return waiter_cpu == -cpu - 1 || waiter_cpu == 0;
   }
-  // Futex wake-ups by this process on all doorbells. A thread that finds its work by polling costs none.
+  // Futex wake-ups on all doorbells by this module; the CUDA engine's counts its own. Work found by polling costs none.
   static uint64_t wakes() { return wakes_.load(std::memory_order_relaxed); }
 
  protected:

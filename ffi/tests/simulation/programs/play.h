@@ -1,5 +1,5 @@
-// Plays what a seed says: a job of a few processes, calls of its ranks, the order of everything, and at most one
-// trouble; then judges what each rank got.
+// Plays what a seed says: a job of a few processes, calls of its ranks, the order of everything, and none, one
+// or two troubles; then judges what each rank got.
 #pragma once
 
 #include <cstdint>
