@@ -94,11 +94,14 @@ NB_MODULE(JAXRING_MODULE, m) {
   m.def(
       "allow_direct",
       [](int device, std::vector<std::string> nics) { Cuda().proxy().AllowDirect(device, std::move(nics)); },
-      nb::arg("device"), nb::arg("nics"), "Names the NICs that may address the device's memory (GPUDirect RDMA).");
+      nb::arg("device"), nb::arg("nics"), nb::call_guard<nb::gil_scoped_release>(),
+      "Names the NICs that may address the device's memory (GPUDirect RDMA).");
   m.def(
       "counters", [] { return RunningRuntime() == nullptr ? std::map<std::string, uint64_t>{} : Cuda().Counters(); },
-      "What the engine has counted so far.");
-  m.def("take_faults", [] { return Cuda().TakeFaults(); }, "Sentences of new faults.");
+      nb::call_guard<nb::gil_scoped_release>(), "What the engine has counted so far.");
+  m.def(
+      "take_faults", [] { return Cuda().TakeFaults(); }, nb::call_guard<nb::gil_scoped_release>(),
+      "Sentences of new faults.");
   m.def(
       "region_directory",
       [] { return std::make_pair(Cuda().regions().directory_fd(), Cuda().regions().doorbell_fd()); },
@@ -108,7 +111,8 @@ NB_MODULE(JAXRING_MODULE, m) {
       [](int process, const std::string& directory, const std::string& doorbell) {
         Cuda().regions().Attach(process, directory, doorbell);
       },
-      nb::arg("process"), nb::arg("directory_path"), nb::arg("doorbell_path"), "Maps a peer's region directory.");
+      nb::arg("process"), nb::arg("directory_path"), nb::arg("doorbell_path"), nb::call_guard<nb::gil_scoped_release>(),
+      "Maps a peer's region directory.");
 
   nb::class_<Request>(m, "PlanRequest",
                       "A call site's request for a plan or, with group -1, for its device's partition.")
@@ -146,7 +150,7 @@ NB_MODULE(JAXRING_MODULE, m) {
           "identify", [](const Request& r, int partition) { r.site->Identify(r.device, partition, {}); },
           nb::arg("partition"));
   m.def(
-      "next_request", [] { return Cuda().NextRequest(); },
+      "next_request", [] { return Cuda().NextRequest(); }, nb::call_guard<nb::gil_scoped_release>(),
       "The next planning request, or None. jaxring._native.next_request ends its wait when there is one, or a fault.");
 
   BindCommunicator(m);

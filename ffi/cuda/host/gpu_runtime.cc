@@ -12,6 +12,9 @@ namespace {
 
 // How often the status words are read: one read of host memory for each local rank of each plan.
 constexpr auto kCheckInterval = std::chrono::milliseconds(10);
+// The key under which processes report that they end all work on GPUs. Those of communicators and operations are
+// hashes.
+constexpr uint64_t kEndsAll = 0x6a78722d61626f72;
 std::atomic<Runtime*> running{nullptr};
 
 }  // namespace
@@ -43,16 +46,28 @@ Runtime::~Runtime() {
 }
 
 std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& spec) {
-  MutexLock lock(mutex_);
-  auto& communicator = communicators_[spec.name];
-  if (!communicator) {
-    communicator = service_.Do([&] { return std::make_shared<Communicator>(gpu_, regions_, &proxy_, process_, spec); });
-  }
-  return communicator;
+  const auto find = [&]() -> std::shared_ptr<Communicator> {
+    MutexLock lock(mutex_);
+    const auto it = communicators_.find(spec.name);
+    return it == communicators_.end() ? nullptr : it->second;
+  };
+  if (auto known = find()) return known;
+  // Two threads may ask for the same one; the service's thread makes one after another.
+  return service_.Do([&] {
+    if (auto known = find()) return known;
+    auto made = std::make_shared<Communicator>(gpu_, regions_, &proxy_, process_, spec);
+    std::optional<std::string> ended;
+    {
+      MutexLock lock(mutex_);
+      communicators_.emplace(spec.name, made);
+      ended = ended_;
+    }
+    if (ended) made->health().Break(*ended);
+    return made;
+  });
 }
 
 void Runtime::Prepare(int device) {
-  // Locked here and not on the service's thread, for which GetCommunicator waits under the lock.
   char* word = service_.Do([&] {
     gpu_.Prepare(device);
     return gpu_.AllocatePinned(kLineBytes);
@@ -90,14 +105,14 @@ uint32_t Runtime::ReadBehind(void* stream, const void* word) {
 
 void Runtime::Ask(Request request) {
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(news_mutex_);
     requests_.push_back(std::move(request));
   }
   wake_();
 }
 
 std::optional<Request> Runtime::NextRequest() {
-  MutexLock lock(mutex_);
+  MutexLock lock(news_mutex_);
   if (requests_.empty()) return std::nullopt;
   Request request = std::move(requests_.front());
   requests_.pop_front();
@@ -110,13 +125,13 @@ void Runtime::Watch(std::shared_ptr<LaunchPlan> plan) {
 }
 
 std::vector<std::string> Runtime::TakeFaults() {
-  MutexLock lock(mutex_);
+  MutexLock lock(news_mutex_);
   return std::exchange(faults_, {});
 }
 
 void Runtime::Report(const std::string& text) {
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(news_mutex_);
     faults_.push_back(text);
   }
   wake_();
@@ -130,7 +145,27 @@ void Runtime::MonitorLoop() {
   }
 }
 
+void Runtime::End(const std::string& reason) {
+  std::map<std::string, std::shared_ptr<Communicator>> communicators;
+  {
+    MutexLock lock(mutex_);
+    if (ended_) return;
+    ended_ = reason;
+    communicators = communicators_;
+  }
+  for (auto& [name, communicator] : communicators) communicator->health().Break(reason);
+}
+
+std::optional<std::string> Runtime::Ended() const {
+  MutexLock lock(mutex_);
+  return ended_;
+}
+
 void Runtime::CheckPlans() {
+  if (const auto told = network_.failures().Find(kEndsAll); told && !Ended()) {
+    Report(told->message);
+    End(told->message);
+  }
   std::vector<std::shared_ptr<LaunchPlan>> plans;
   std::map<std::string, std::shared_ptr<Communicator>> communicators;
   {
@@ -203,23 +238,10 @@ void Runtime::TellPeers(const Communicator& communicator, const std::string& fau
   network_.BroadcastFailure(communicator.ranks().key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
 }
 
-jaxring::Status Runtime::Stopped() {
-  MutexLock lock(mutex_);
-  return jaxring::Status::Error(Code::kAborted, "jaxring: " + stop_reason_);
-}
-
 void Runtime::Abort(const std::string& reason, bool tell) {
-  std::map<std::string, std::shared_ptr<Communicator>> communicators;
-  {
-    MutexLock lock(mutex_);
-    if (!stop_) stop_reason_ = reason;
-    stop_ = true;
-    communicators = communicators_;
-  }
-  for (auto& [name, communicator] : communicators) {
-    communicator->health().Break(reason);
-    if (tell && !communicator->ranks().peers().empty()) TellPeers(*communicator, reason);
-  }
+  stop_ = true;
+  End(reason);
+  if (tell) network_.BroadcastFailure(kEndsAll, jaxring::Status::Error(Code::kUnavailable, reason), process_);
   // Both threads read pinned memory, so they must stop before CUDA unmaps it.
   if (monitor_.joinable()) monitor_.join();
   proxy_.Stop();

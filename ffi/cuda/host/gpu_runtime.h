@@ -46,9 +46,8 @@ class Runtime {
 
   void Ask(Request request);
   std::optional<Request> NextRequest();
-  bool stopping() const { return stop_; }
-  // Why, as an error of a call that waits for a plan: there are none any more.
-  jaxring::Status Stopped();
+  // Why nothing runs any more, once Abort was called, here or with `tell` in another process.
+  std::optional<std::string> Ended() const;
 
   // Monitors the plan's status from now on. A fault, or the end of a process with a rank of the plan, breaks the
   // communicator, is logged, and fails every later call.
@@ -56,8 +55,8 @@ class Runtime {
   // Takes the descriptions of new faults, for Python's logger.
   std::vector<std::string> TakeFaults();
 
-  // Fails everything, now and from now on, for the first reason that is given. With `tell` the other processes of its
-  // communicators are told.
+  // Fails everything, now and from now on, for the first reason that is given. With `tell` the other processes of the
+  // job do so, too, also those that connect with this one later.
   void Abort(const std::string& reason, bool tell);
 
   std::map<std::string, uint64_t> Counters();
@@ -65,6 +64,8 @@ class Runtime {
  private:
   void MonitorLoop();
   void CheckPlans();
+  // Breaks all communicators, those that are still to be made as well. Only the first reason counts.
+  void End(const std::string& reason);
   void Report(const std::string& text);
   // Reports the fault to the other processes, whose kernels would otherwise wait for messages of this one's.
   void TellPeers(const Communicator& communicator, const std::string& fault);
@@ -77,13 +78,15 @@ class Runtime {
   Regions regions_;
   Proxy proxy_;
   SideStreams side_streams_;
-  Mutex mutex_;
-  std::deque<Request> requests_ JAXRING_GUARDED_BY(mutex_);
+  // No thread waits for CUDA under either mutex. The planning thread, which serves CPUs as well, takes only the second.
+  mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Communicator>> communicators_ JAXRING_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<LaunchPlan>> plans_ JAXRING_GUARDED_BY(mutex_);
-  std::vector<std::string> faults_ JAXRING_GUARDED_BY(mutex_);
   std::vector<char*> pinned_ JAXRING_GUARDED_BY(mutex_);  // words for ReadBehind that are not in use
-  std::string stop_reason_ JAXRING_GUARDED_BY(mutex_) = "this process is ending";
+  std::optional<std::string> ended_ JAXRING_GUARDED_BY(mutex_);
+  Mutex news_mutex_;
+  std::deque<Request> requests_ JAXRING_GUARDED_BY(news_mutex_);
+  std::vector<std::string> faults_ JAXRING_GUARDED_BY(news_mutex_);
   std::atomic<bool> stop_{false};
   std::thread monitor_;
 };

@@ -76,7 +76,7 @@ jaxring::Status Site::Partition(int device, const void* partition, void* stream,
   unidentified_.erase(device);
   runtime_->Ask({shared_from_this(), -1, device});
   while (partitions_.count(device) == 0 && unidentified_.count(device) == 0) {
-    if (runtime_->stopping()) return runtime_->Stopped();
+    if (auto why = runtime_->Ended()) return jaxring::Status::Error(Code::kAborted, "jaxring: " + *why);
     if (!changed_.WaitUntil(mutex_, std::min(deadline, After(0.2))) && std::chrono::steady_clock::now() > deadline) {
       return jaxring::Status::Error(Code::kDeadlineExceeded, "jaxring: the planner did not answer");
     }
@@ -114,7 +114,7 @@ jaxring::Status Site::Run(int device, const void* partition, const void* in, voi
     }
     while (!group.plan) {
       if (group.rejections != rejections) return group.rejection;
-      if (runtime_->stopping()) return runtime_->Stopped();
+      if (auto why = runtime_->Ended()) return jaxring::Status::Error(Code::kAborted, "jaxring: " + *why);
       if (!changed_.WaitUntil(mutex_, std::min(deadline, After(0.2))) && std::chrono::steady_clock::now() > deadline) {
         return jaxring::Status::Error(Code::kDeadlineExceeded,
                                       "jaxring: no plan within the deadline for " + spec_.spec);

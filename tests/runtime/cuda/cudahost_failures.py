@@ -82,6 +82,25 @@ def aborted():
         comm.all_reduce(np.ones(4))
 
 
+def aborted_first():
+    """The last process aborts before the others' first call on GPUs, for which they would wait: it fails at once."""
+    engine.start()
+    comm = jaxring.Communicator()
+    comm.all_reduce(np.ones(4))
+    client = _compat.distributed_state().client
+    client.wait_at_barrier("before_the_abort", 60_000)
+    rows = np.ones((RANKS, 4), np.float32)
+    if process == processes - 1:
+        jaxring.abort("enough")
+        client.wait_at_barrier("after_the_abort", 90_000)
+        return
+    # Twice: the second call is made when the abort is known in any case.
+    for shape in (rows, np.ones((RANKS, 8), np.float32)):
+        told = error_of(lambda shape=shape: over(lambda v: jaxring.all_reduce(v, "d", timeout=60), shape))
+        assert "called jaxring.abort(): enough" in told, told
+    client.wait_at_barrier("after_the_abort", 90_000)
+
+
 def damaged():
     """JAXRING_FAULTS damages what goes over the network, and checksums tell."""
     engine.start()

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxring import _compat
-from tests.runtime.cuda.cudahost_failures import aborted, ahead, damaged, fails, gone, refused
+from tests.runtime.cuda.cudahost_failures import aborted, aborted_first, ahead, damaged, fails, gone, refused
 from tests.runtime.cuda.cudahost_values import (
     abstract,
     collectives,
@@ -118,6 +118,7 @@ CASES["no_import"] = lambda: fails("cannot map device memory", no_import=True)
 CASES["unasked"] = lambda: fails("ranks 0 and 1 share fake-0. They would divide its thread blocks")
 CASES["gone"] = gone
 CASES["aborted"] = aborted
+CASES["aborted_first"] = aborted_first
 CASES["over_rdma"] = over_rdma
 CASES["damaged"] = damaged
 CASES["beside"] = beside

@@ -32,6 +32,15 @@ thread_local bool capturing = false;
 std::mutex driver;
 std::atomic<int> readers{0};
 
+std::atomic<bool> hold_allocations{false};
+std::atomic<int> held_allocations{0};
+
+void WaitWhileHeld() {
+  ++held_allocations;
+  hold_allocations.wait(true);
+  --held_allocations;
+}
+
 void EnterDriver() { std::lock_guard lock(driver); }
 
 void CheckNotCapturing() {
@@ -65,6 +74,7 @@ class FakeGpu final : public Gpu {
   // At the address `at` unless that is nullptr.
   char* AllocateAs(int device, uint64_t bytes, Sharing sharing, bool own_device_only = false, char* at = nullptr) {
     CheckNotCapturing();
+    WaitWhileHeld();
     const int fd = memfd_create("jaxring-fake-gpu", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw GpuError("out of memory");
     char* memory = Mapped(at, bytes, at == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED, fd);
@@ -352,6 +362,13 @@ Options& options() {
 }
 
 int Readers() { return readers; }
+
+void HoldAllocations(bool hold) {
+  hold_allocations = hold;
+  hold_allocations.notify_all();
+}
+
+int HeldAllocations() { return held_allocations; }
 
 int RunningKernels() { return Machine::Get().RunningKernels(); }
 

@@ -66,6 +66,11 @@ int RunningKernels();
 // Threads that wait in ReadBehind.
 int Readers();
 
+// Has allocations wait until it is called with false, as a driver's may for a kernel's end.
+void HoldAllocations(bool hold);
+// Threads that wait so.
+int HeldAllocations();
+
 // The stream that stands for that device of XLA's in tests on JAX's CPU backend.
 void* StreamOf(int device);
 

@@ -106,8 +106,81 @@ void SaysWhyItWasAborted(Processes& here) {
   Captured(0, [&] { CHECK_EQ(ranks.Run(*ranks.NewSite(), 0).message, status.message); });
 }
 
+// While CUDA makes a group's memory, which may last as long as a kernel that waits for a peer, the planning thread
+// takes requests and faults, and calls of other sites run.
+void ServesWhileAGroupIsMade(Processes& here) {
+  TwoRanks ranks(here);
+  auto known = ranks.NewSite();
+  for (int r = 0; r < 2; ++r) CHECK(ranks.Run(*known, r).ok());
+  cuda::CommunicatorSpec spec = ranks.group->ranks().spec();
+  spec.name = "held";
+  cuda::fake::HoldAllocations(true);
+  std::shared_ptr<cuda::Communicator> made;
+  std::thread making([&] { made = ranks.runtime.GetCommunicator(spec); });
+  while (cuda::fake::HeldAllocations() == 0) std::this_thread::yield();
+  std::atomic<bool> done{false};
+  std::thread ends_a_hang([&] {
+    for (int i = 0; i < 20'000 && !done; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (done) return;
+    std::cerr << "somebody waits for the group" << std::endl;
+    std::_Exit(1);
+  });
+  CHECK_EQ(ranks.runtime.TakeFaults().size(), 0u);
+  CHECK(!ranks.runtime.NextRequest());
+  auto site = ranks.NewSite();  // reads its partitions, and gets its plan from the planning thread
+  for (int r = 0; r < 2; ++r) CHECK(ranks.Run(*site, r).ok());
+  CHECK(ranks.runtime.GetCommunicator(ranks.group->ranks().spec()) == ranks.group);
+  CHECK_EQ(ranks.runtime.Counters()["communicators"], 1u);
+  done = true;
+  ends_a_hang.join();
+  cuda::fake::HoldAllocations(false);
+  making.join();
+  CHECK(made != nullptr && ranks.runtime.GetCommunicator(spec) == made);
+}
+
+// A group whose memory cannot be made is none; it can be asked for again.
+void FailsToMakeAGroup(Processes& here) {
+  TwoRanks ranks(here);
+  cuda::CommunicatorSpec spec = ranks.group->ranks().spec();
+  spec.name = "too large";
+  spec.stage_bytes = uint64_t{1} << 50;
+  for (int i = 0; i < 2; ++i) {
+    std::string why;
+    try {
+      ranks.runtime.GetCommunicator(spec);
+    } catch (const cuda::GpuError& error) {
+      why = error.what();
+    }
+    CHECK_EQ(why, "out of memory");
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the monitoring thread has looked at all groups
+  CHECK_EQ(ranks.runtime.Counters()["communicators"], 1u);
+}
+
+// A call that waits for its plan ends when the runtime does, and a group that is made later is broken from the start.
+void EndsFirstCalls(Processes& here) {
+  TwoRanks ranks(here);
+  ranks.StopPlanning();
+  auto site = ranks.NewSite();
+  Status status;
+  std::thread first([&] { status = ranks.Run(*site, 0); });
+  while (!ranks.runtime.NextRequest()) std::this_thread::yield();
+  ranks.runtime.Abort("enough", true);
+  first.join();
+  CHECK_EQ(status.message, "jaxring: enough");
+  cuda::CommunicatorSpec spec = ranks.group->ranks().spec();
+  spec.name = "later";
+  std::string why;
+  CHECK(ranks.group->health().Broken(&why));
+  CHECK(ranks.runtime.GetCommunicator(spec)->health().Broken(&why));
+  CHECK_EQ(why, "enough");
+}
+
 CASE("reads_behind_a_kernel") { PlayIn(1, ReadsBehindAKernel); }
 CASE("prepares_while_groups_are_made") { PlayIn(1, PreparesWhileGroupsAreMade); }
+CASE("serves_while_a_group_is_made") { PlayIn(1, ServesWhileAGroupIsMade); }
+CASE("fails_to_make_a_group") { PlayIn(1, FailsToMakeAGroup); }
+CASE("ends_first_calls") { PlayIn(1, EndsFirstCalls); }
 CASE("says_why_it_was_aborted") { PlayIn(1, SaysWhyItWasAborted); }
 
 }  // namespace
