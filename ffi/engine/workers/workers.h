@@ -66,9 +66,9 @@ class Workers {
   ActiveOperations* const active_;
   EngineCounters* const counters_;
   const Execute execute_;
-  // Peers ring the network's doorbell when they send a message or free a slot; only workers with operations in flight
-  // sleep on it. The other workers sleep on this one, so that a message for a thread that is polling costs its sender
-  // no system call.
+  // Peers ring the network's doorbell when they send a message or free a slot. Only workers with operations in flight
+  // sleep on it, and a proxy with connections. Other workers sleep on this one, so that a message for a thread that is
+  // polling costs its sender no system call.
   const std::unique_ptr<Doorbell> idle_;
   std::atomic<bool> started_{false}, stop_{false};
   Mutex mutex_;                                                  // no other mutex is taken under it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -156,6 +157,7 @@ def test_damaged_messages_are_an_error_on_both_sides(only):
     outputs = run_job("damaged", 2, 1, JAXRING_P2P="none", **faults)
     if only:
         assert all("arrived damaged at rank" in output for output in outputs), outputs
+        assert any(re.search(r" of lane \d{1,2}, ", output) for output in outputs), outputs
 
 
 @needs_fake
@@ -181,3 +183,9 @@ def test_a_process_that_ends_fails_the_others():
 def test_a_process_that_aborts_fails_the_others():
     for output in run_job("aborted", 2, 1):
         assert "process 1 called jaxring.abort(): enough" in output
+
+
+@needs_fake
+@pytest.mark.multiprocess
+def test_a_process_that_aborts_fails_the_first_calls_of_others():
+    run_job("aborted_first", 2, 1, JAXRING_P2P="none")

@@ -1,5 +1,6 @@
 #include "cuda/host/network/proxy.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -11,7 +12,8 @@
 namespace jaxring::cuda {
 namespace {
 
-constexpr uint32_t kTakeOverEvery = 64;
+constexpr uint32_t kSeeToOthersEvery = 64;
+constexpr int64_t kIdleUs = 10'000'000;
 
 // Announces a message that a NIC has written.
 struct Notice {
@@ -36,13 +38,13 @@ void CopyLines(char* to, const char* from, uint64_t bytes) {
 }  // namespace
 
 Proxy::Proxy(Gpu& gpu, Network& network, bool checksums)
-    : gpu_(gpu), network_(network), checksums_(checksums), thread_([this] { Run(); }) {}
+    : gpu_(gpu), network_(network), checksums_(checksums), added_(network.MakeDoorbell()), thread_([this] { Run(); }) {}
 
 Proxy::~Proxy() { Stop(); }
 
 void Proxy::Stop() {
   stop_ = true;
-  network_.doorbell().NotifyAll();
+  added_->NotifyAll();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -135,7 +137,7 @@ void Proxy::Damaged(LaneState& lane, const MessageId& id, uint32_t bytes) {
   lane.damaged = true;
   network_.unexpected().Discard(id.op);  // nobody takes them any more
   if (!lane.what.broken) return;
-  lane.what.broken("message " + std::to_string(id.index) + " of lane " + std::to_string(id.lane) + ", " +
+  lane.what.broken("message " + std::to_string(id.index) + " of lane " + std::to_string(lane.index) + ", " +
                    std::to_string(bytes) + " bytes, arrived damaged " + lane.what.where +
                    ": its checksum is not the one that was sent. Memory, a device or a driver "
                    "on the way is at fault: look at both hosts' kernel logs. The job has to be restarted.");
@@ -200,45 +202,49 @@ bool Proxy::ReceiveCredit(LaneState& lane) {
   });
 }
 
+bool Proxy::Move(size_t* lanes) {
+  bool moved = false;
+  MutexLock lock(mutex_);
+  *lanes = lanes_.size();
+  for (auto& lane : lanes_) {
+    FindLinks(*lane);
+    // Credits first, since a peer may wait for room.
+    moved |= SendCredit(*lane);
+    moved |= ReceiveCredit(*lane);
+    moved |= Receive(*lane);
+    moved |= Send(*lane);
+  }
+  return moved;
+}
+
 void Proxy::Run() {
   NameThread("jaxring-proxy");
   int idle = 0;
+  size_t lanes = 0;
   for (uint32_t round = 0; !stop_; ++round) {
-    const uint32_t seen = network_.doorbell().Value();
-    bool moved = false;
-    size_t count;
-    {
-      MutexLock lock(mutex_);
-      count = lanes_.size();
-      for (auto& lane : lanes_) {
-        FindLinks(*lane);
-        // Credits first, since a peer may wait for room.
-        moved |= SendCredit(*lane);
-        moved |= ReceiveCredit(*lane);
-        moved |= Receive(*lane);
-        moved |= Send(*lane);
-      }
+    const uint32_t added = added_->Value(), rung = network_.doorbell().Value();
+    const bool moved = Move(&lanes);
+    if (lanes == 0) {
+      added_->Wait(added, kIdleUs);
+      continue;
     }
-    // A ring may be full of messages for lanes that this process has not added yet, and of those of CPU operations that
-    // it has not begun.
-    if (count > 0 && round % kTakeOverEvery == 0) network_.unexpected().TakeOver(network_.links(), true);
+    if (round % kSeeToOthersEvery == 0) {
+      // A ring may be full of messages for lanes that this process has not added yet, and of those of CPU operations
+      // that it has not begun. A launching thread may have left events disabled.
+      network_.unexpected().TakeOver(network_.links(), true);
+      network_.busy_pollers().EnableEvents();
+    }
     if (moved) {
       idle = 0;
-    } else if (count == 0) {
-      Sleep(seen, 100'000);
     } else if (++idle < 100) {
       std::this_thread::yield();
     } else {
       network_.busy_pollers().EnableEvents();
-      Sleep(seen, std::min(idle - 99, 20) * 10);
+      // A message rings for one thread. It may be for one of the CPU engine's operations, whose workers sleep there,
+      // too, and for longer.
+      if (network_.doorbell().Wait(rung, std::min(idle - 99, 20) * 10)) network_.doorbell().Notify();
     }
   }
-}
-
-void Proxy::Sleep(uint32_t seen, int64_t timeout_us) {
-  // A message rings for one thread. This may be one of the CPU engine's operations, whose workers sleep there, too, and
-  // for longer.
-  if (network_.doorbell().Wait(seen, timeout_us)) network_.doorbell().Notify();
 }
 
 }  // namespace jaxring::cuda

@@ -9,7 +9,8 @@
 // A message's `check` is the call of its Stamp.
 //
 // One thread serves all connections. A GPU cannot wake it, so it polls every counter in turn and sleeps longer each
-// time that it finds nothing.
+// time that it finds nothing. It sleeps on the network's doorbell only while it has connections, since each message to
+// this process costs its sender a system call while a thread sleeps there.
 #pragma once
 
 #include <atomic>
@@ -24,6 +25,7 @@
 #include "cuda/host/gpu/gpu.h"
 #include "cuda/host/network/slots.h"
 #include "network/network.h"
+#include "transport/core/doorbell.h"
 
 namespace jaxring::cuda {
 
@@ -73,8 +75,8 @@ class Proxy {
  private:
   struct LaneState;
   void Run();
-  // Until the network's doorbell has been rung since it had the value `seen`.
-  void Sleep(uint32_t seen, int64_t timeout_us);
+  // Looks at each lane once. Returns whether anything was moved, and in `lanes` how many there are.
+  bool Move(size_t* lanes);
   uint32_t Checksum(const void* data, uint32_t bytes) const;
   std::string WhyPinned(const ProxySpec& spec, const SendLink* link);
   void FindLinks(LaneState& lane);
@@ -93,6 +95,7 @@ class Proxy {
   Gpu& gpu_;
   Network& network_;
   const bool checksums_;
+  const std::unique_ptr<Doorbell> added_;  // rung when there are new lanes, and at the end
   Mutex mutex_;
   std::vector<std::unique_ptr<LaneState>> lanes_ JAXRING_GUARDED_BY(mutex_);
   std::map<int, std::vector<std::string>> near_ JAXRING_GUARDED_BY(mutex_);

@@ -69,7 +69,7 @@ std::vector<Connection> Proxy::Connect(const ProxySpec& spec, std::string* how) 
     MutexLock lock(mutex_);
     lanes_.push_back(std::move(lane));
   }
-  network_.doorbell().NotifyAll();
+  added_->NotifyAll();
   return connections;
 }
 

@@ -200,11 +200,40 @@ CASE("a process that fails says what its kernels have found") {
   }
 }
 
-// The proxy has no connection yet, and sleeps on the doorbell for as long as a worker of the CPU engine.
+// Both ends of a connection of one lane within this process, of which the proxy carries the messages.
+std::array<cuda::Connection, 2> LaneWithin(Processes& here) {
+  std::array<cuda::Connection, 2> ends;
+  here.runtime->Prepare(0);
+  for (int r : {0, 1}) {
+    cuda::ProxySpec spec;
+    spec.name = 7;
+    spec.src = r;
+    spec.dst = 1 - r;
+    spec.process = cuda::ProxySpec::kHere;
+    spec.slots = 8;
+    spec.slot_bytes = 512;
+    ends[r] = here.runtime->proxy().Connect(spec, nullptr).at(0);
+  }
+  return ends;
+}
+
+// Where the proxy has nothing to carry, no thread sleeps on the doorbell, and so messages cost their senders no system
+// call.
+void NobodySleeps(Processes& here) {
+  for (int turn = 0; turn < 20; ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CHECK(!here.engine->network().doorbell().Wake(1));
+  }
+}
+
+CASE("a proxy without connections costs nobody a wake-up") { CheckOk(1, NobodySleeps); }
+
+// The proxy sleeps on the doorbell, for moments, as a worker of the CPU engine may at the same time.
 void RingForAWorker(Processes& here) {
   constexpr auto kLong = std::chrono::seconds(100);
+  LaneWithin(here);
   Doorbell& doorbell = here.engine->network().doorbell();
-  for (int turn = 0; turn < 20; ++turn) {
+  for (int turn = 0; turn < 500; ++turn) {
     const auto begun = std::chrono::steady_clock::now();
     std::atomic<bool> looked{false};
     std::thread worker([&] {
@@ -213,12 +242,42 @@ void RingForAWorker(Processes& here) {
       doorbell.Wait(seen, std::chrono::microseconds(kLong).count());
     });
     while (!looked) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // it sleeps by now, most times
+    // Most times both sleep by now, the one or the other of them for longer.
+    std::this_thread::sleep_for(std::chrono::microseconds(turn % 150));
     doorbell.Notify();
     worker.join();
     CHECK(std::chrono::steady_clock::now() - begun < kLong);
   }
 }
+
+// A source whose events a thread of the CPU engine, which has polled, has left disabled.
+class DisabledSource final : public BusyPollers::Source {
+ public:
+  void EnableEvents() override { enabled = true; }
+  std::atomic<bool> enabled{false};
+};
+
+// The proxy reads connections by their events, also while it has messages to carry at each look and never sleeps.
+void EventsForABusyProxy(Processes& here) {
+  const auto ends = LaneWithin(here);
+  // As a kernel that never waits for room.
+  for (int slot = 0; slot < 8; ++slot) {
+    __atomic_store_n(ends[0].tail + slot, cuda::Stamp::Of(uint64_t{1} << 40, 0), __ATOMIC_RELEASE);
+  }
+  const auto carried = [&] { return here.runtime->Counters()["carried_messages"]; };
+  while (carried() == 0) std::this_thread::yield();
+  BusyPollers& pollers = here.engine->network().busy_pollers();
+  auto source = std::make_shared<DisabledSource>();
+  pollers.Add(source);
+  pollers.Begin();
+  CHECK(pollers.MayDisableEvents());
+  source->enabled = false;
+  pollers.End(false);
+  for (const uint64_t end = carried() + 10'000; carried() < end && !source->enabled;) std::this_thread::yield();
+  CHECK(source->enabled);
+}
+
+CASE("a busy proxy has connections' events enabled") { CheckOk(1, EventsForABusyProxy); }
 
 CASE("the proxy passes on a ring that may be for a worker") { CheckOk(1, RingForAWorker); }
 
