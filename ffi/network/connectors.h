@@ -10,7 +10,7 @@
 
 namespace jaxring {
 
-// All functions but the last three throw std::runtime_error.
+// All functions but the last three throw what a Connector's throw.
 class Connectors {
  public:
   explicit Connectors(const ConnectorOptions& options);

@@ -1,6 +1,8 @@
 #include "network/system_network.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "network/peers/control.h"
 
@@ -80,18 +82,35 @@ void SystemNetwork::SayGoodbyes() {
 
 std::string SystemNetwork::AddLink(const LinkName& link, Descriptor socket, double timeout_s, const std::string& key,
                                    const std::string& path) {
+  // Once the link is finished its pump has the socket.
+  const Descriptor same(fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
   Agreed agreed{poller_.get(), std::move(socket), timeout_s, key, LinkEnded(link.peer), nullptr};
   const Paths::End end{path, link.sending};
+  bool named = false;  // that connection of `paths_` is this one
   if (!path.empty()) {
-    agreed.go_on = [&](std::unique_ptr<Stream> stream) { return paths_.Add(std::move(stream), end, poller_.get()); };
+    agreed.go_on = [&](std::unique_ptr<Stream> stream) {
+      auto resumable = paths_.Add(std::move(stream), end, poller_.get());
+      named = true;
+      return resumable;
+    };
   }
   JoinedLink joined = connectors_.Finish(link, std::move(agreed));
-  if (!path.empty() && joined.movable) paths_.Add(joined.movable, end);
-  if (joined.say_goodbye) AddGoodbye(joined.say_goodbye);
-  if (link.sending) {
-    links().AddSend(link.peer, link.channel, std::move(joined.send));
-  } else {
-    links().AddRecv(link.peer, link.channel, std::move(joined.recv));
+  try {
+    if (!path.empty() && joined.movable) {
+      paths_.Add(joined.movable, end);
+      named = true;
+    }
+    if (joined.say_goodbye) AddGoodbye(joined.say_goodbye);
+    if (link.sending) {
+      links().AddSend(link.peer, link.channel, std::move(joined.send));
+    } else {
+      links().AddRecv(link.peer, link.channel, std::move(joined.recv));
+    }
+  } catch (const std::exception& error) {
+    // The peer may have its end in service already, and nobody would read what it sends. Both ends see this.
+    if (named) paths_.Fail(end, error.what(), Ending::kNoGoodbye);
+    shutdown(same.get(), SHUT_RDWR);
+    throw;
   }
   return joined.description;
 }

@@ -41,7 +41,7 @@ class SystemNetwork final : public Network {
   Connectors& connectors() { return connectors_; }
   // Finishes a link, of which `connectors` has made this end, and puts it into service. Returns a description of the
   // connection, or "". The rest as for Agreed; with `path`, a name that the other end gives, too, the link can go on
-  // over another path, where the transport can do that. Throws std::runtime_error; the link is then forgotten.
+  // over another path, where the transport can. Throws as Connectors and Paths do; the link then ends at both ends.
   std::string AddLink(const LinkName& link, Descriptor socket, double timeout_s, const std::string& key = "",
                       const std::string& path = "");
   // Adds a control connection with a process. `path` as for AddLink; `dialled`: this process has made the connection.
