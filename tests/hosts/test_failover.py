@@ -65,6 +65,7 @@ def test_a_link_that_fails_and_comes_back_is_logged_and_no_call_fails(tmp_path, 
             assert "right " in result.out, str(job)
 
 
+@pytest.mark.slow
 def test_a_link_that_comes_back_when_its_time_is_nearly_over(tmp_path):
     """The kernels of this host and the other one do not find that at the same time."""
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
