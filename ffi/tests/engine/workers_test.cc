@@ -15,9 +15,6 @@
 #include "tests/support/job.h"
 #include "tests/support/values.h"
 
-// Sanitizers have a pthread_create of their own.
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-
 namespace {
 std::atomic<int> threads_left{INT_MAX};  // how many may still be started
 }  // namespace
@@ -77,5 +74,3 @@ CASE("where there is none the error says what to do, and the next call starts th
 
 }  // namespace
 }  // namespace jaxring::test
-
-#endif
