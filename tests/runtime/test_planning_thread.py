@@ -50,15 +50,18 @@ assert made == looked == [3, 1], (made, looked)
 """
 
 
+def logged(text):
+    """What a process of two devices that runs this program, and ends well, has logged."""
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "JAXRING_TIMEOUT": "20"}
+    done = starting.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
 def test_planning_goes_on_where_the_watch_for_stragglers_fails_and_another_process_number_has_another():
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "JAXRING_TIMEOUT": "20"}
-    done = starting.run(
-        [sys.executable, "-c", WATCHED], env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("this process looks no more") == 2
+    assert logged(WATCHED).count("this process looks no more") == 2
 
 
 # The engine for GPUs fails each time that it is served, and the system has no thread for the first plan.
@@ -101,12 +104,7 @@ assert total(1) == 4
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
 def test_planning_goes_on_where_the_system_has_no_thread_or_the_cuda_engine_fails():
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2", "JAXRING_TIMEOUT": "20"}
-    done = starting.run(
-        [sys.executable, "-c", NO_THREADS], env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "serving the CUDA engine failed" in done.stderr
+    assert "serving the CUDA engine failed" in logged(NO_THREADS)
 
 
 def test_a_job_that_replaces_another_has_other_keys():
