@@ -6,8 +6,8 @@ the launches that are timed are nodes of one CUDA graph, so that no host's work 
 
 Beside a collective's time stand those of a copy within the GPU that reads and writes as many bytes as the collective
 must at least (n inputs read, or the root's alone where only that counts, and n outputs written: a copy of half the
-sum), and of an empty kernel launched on as many streams. What a program's calls have, a trap where they fail, these
-have, too.
+sum), of an empty kernel of one thread launched on as many streams, and of an empty kernel of the largest number of
+blocks with a collective's parameters ("alike"). What a program's calls have, a trap where they fail, these have, too.
 
 Run by `suite.py`, or by hand: python -m benchmarks.gpu.measure --rows rows.jsonl
 """
@@ -31,6 +31,7 @@ from benchmarks.gpu.standalone import How, Ranks
 from jaxring.plan.collectives import Root
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for
+from jaxring.settings.sizes import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,20 +45,19 @@ _BULK_BYTES = 16
 
 
 class Way(NamedTuple):
-    """One way of doing a collective. ``fused``: the number of its fused kernel, or -1 for the step table; ``most``: the
-    largest size in bytes that it takes; ``bulk``: slices that only move go by bulk copy_engine."""
+    """One way of doing a collective. ``fused``: the number of its fused kernel, or -1 for the step table; ``bulk``:
+    slices that only move go by bulk copies."""
 
     collective: str
     algorithm: str
     protocol: str
     fused: int = -1
-    most: int = 1 << 62
     bulk: bool = False
 
 
 # The first way of each collective is the planner's for ranks of one domain. Bulk copies come after what they replace.
 WAYS = (
-    Way("all_reduce", "direct", "memory", 0, ONE_SHOT_BYTES),
+    Way("all_reduce", "direct", "memory", 0),
     Way("all_reduce", "direct", "memory", 1),
     Way("all_reduce", "direct", "memory"),
     Way("all_reduce", "ring", "simple"),
@@ -102,6 +102,7 @@ def measure(
     launches: int,
     write: rows.Write,
     in_graph: bool = False,
+    one_shot_bytes: int = ONE_SHOT_BYTES,
 ) -> int:
     """Measure every way for every number of ranks, of lanes and size; returns how many results were wrong or failed."""
     bad = 0
@@ -113,19 +114,20 @@ def measure(
         return copies[nbytes, times]
 
     for count, most in numbers_of_lanes(counts, lanes, native.device_count(), native.device(0).multiprocessors):
-        ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES)
-        empty = native.time_empty(count, launches, in_graph)
+        stage = 2 * one_shot_bytes
+        ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES, stage_bytes=stage)
+        empty = native.time_empty(count, launches, in_graph, 0, 0)
+        alike = native.time_empty(count, launches, in_graph, most, threads)
         no_nvls = ranks.why_not_nvls()
         if no_nvls:
             write({"kind": "nvls", "ranks": count, "left_out": no_nvls})
         for nbytes in sizes:
             times = rows.launches_of(launches, nbytes)
             for way in WAYS:
-                if nbytes > way.most or (no_nvls and way.algorithm == nvls.NAME):
+                if (way.fused == 0 and nbytes > one_shot_bytes) or (no_nvls and way.algorithm == nvls.NAME):
                     continue
                 kind = "graph" if in_graph else "collective"
                 row: dict[str, Any] = {"kind": kind, **way._asdict(), "ranks": count, "bytes": nbytes}
-                del row["most"]
                 try:
                     found = _one(ranks, way, nbytes, most, times, in_graph)
                 except Exception as error:  # the others may still work
@@ -135,6 +137,7 @@ def measure(
                 if found is None:
                     continue
                 row |= found | {"empty_us": empty.us, "empty_waited_us": empty.waited_us}
+                row |= {"alike_us": alike.us, "alike_waited_us": alike.waited_us}
                 row["copy_us"] = copy_us(row.pop("moved"), times)
                 write(row)
     return bad
@@ -186,6 +189,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows.add_arguments(parser)
     parser.add_argument("--lanes", type=rows.counts, default="16,32,64", help="of a rank at most, one after another")
     parser.add_argument("--threads", type=int, default=384)
+    parser.add_argument(
+        "--one-shot-bytes",
+        type=size,
+        default=ONE_SHOT_BYTES,
+        metavar="SIZE",
+        help="measure the one-shot all-reduce up to this size (default: %(default)s, as far as it is chosen)",
+    )
     parser.add_argument("--graphs", action="store_true", help="time the nodes of a CUDA graph, not launches")
     parser.add_argument("--module", default="", help="a module in place of jaxring._native_cuda")
     arguments = parser.parse_args(argv)
@@ -199,7 +209,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     seen = {name: getattr(gpu, name) for name in ("name", "capability", "multiprocessors")}
     write({"kind": "device", **seen})
     given = arguments
-    bad = measure(native, given.ranks, given.sizes, given.lanes, given.threads, given.launches, write, given.graphs)
+    bad = measure(
+        native,
+        given.ranks,
+        given.sizes,
+        given.lanes,
+        given.threads,
+        given.launches,
+        write,
+        given.graphs,
+        given.one_shot_bytes,
+    )
     return 1 if bad else 0
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxring.plan import dtypes, protocols
+from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES
 from jaxring.plan.schedule import Spec
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import copies as cuda_copies
@@ -55,7 +56,8 @@ class Ranks:
 
     ``placement``: the domain of each rank (default: one domain); ranks of different domains use the proxy.
     ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane; ``staging_bytes`` of what
-    copies land in; ``multicast_bytes`` of multicast memory.
+    copies land in; ``multicast_bytes`` of multicast memory; ``stage_bytes`` of what a peer pushes to, twice the largest
+    operand of the one-shot all-reduce.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Ranks:
         placement: tuple[int, ...] = (),
         staging_bytes: int = cuda_copies.STAGING_BYTES,
         multicast_bytes: int = cuda_nvls.MEMORY_BYTES,
+        stage_bytes: int = 2 * ONE_SHOT_BYTES,
         timeout: float = 30.0,
     ) -> None:
         self.native, self.count, self.lanes, self.threads, self.timeout = native, count, lanes, threads, timeout
@@ -77,7 +80,9 @@ class Ranks:
         gpus = native.device_count()
         members = [GroupRank(0, r % gpus, domain, f"rank {r}") for r, domain in enumerate(self.placement)]
         wires = tuple(WireShape(8, min(slot_bytes, size)) for size in (1 << 26, 16384, 32768))
-        self.group = Group(native, f"standalone {next(_names)}", members, Shape(lanes, wires, 1 << 17), None, timeout)
+        self.group = Group(
+            native, f"standalone {next(_names)}", members, Shape(lanes, wires, stage_bytes), None, timeout
+        )
         self.group.prepare()
 
     def schedule(self, collective: str, algorithm: str, channels: int, **extra: Any) -> Schedule:

@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for what the suite writes")
     parser.add_argument("--limit", type=float, default=570, metavar="S", help="seconds for the suite (default: 570)")
-    parser.add_argument("--stages", default="", metavar="LIST", help="only these stages, such as build,native")
+    parser.add_argument("--stages", default="", metavar="LIST", help="only these, in this order: build,native")
     arguments = parser.parse_args(argv)
     return suite(arguments.out, arguments.limit, arguments.stages)
 
@@ -174,7 +174,7 @@ def suite(out: pathlib.Path | None, limit: float, names: str) -> int:
         known = ", ".join(stage.name for stage in every)
         print(f"There is no stage {sorted(unknown)[0]!r}; there are {known}.", file=sys.stderr)
         return 2
-    chosen = [stage for stage in every if not asked or stage.name in asked]
+    chosen = [next(stage for stage in every if stage.name == name) for name in asked] or every
     ended = run_stages(chosen, folder, limit)
     print(f"{folder / 'SUMMARY.md'}", flush=True)
     return int(any(record.get("exit", 0) != 0 for record in ended))

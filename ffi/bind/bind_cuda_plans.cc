@@ -207,11 +207,15 @@ void BindPlans(nb::module_& m) {
       "Microseconds of a copy of so many bytes within a device.");
   m.def(
       "time_empty",
-      [](int ranks, int launches, bool in_graph) {
-        return TimeEmpty(ThisGpu(), ranks, launches, in_graph ? Timed::kInGraph : Timed::kByHost);
+      [](int ranks, int launches, bool in_graph, int lanes, int threads) {
+        const auto timed = in_graph ? Timed::kInGraph : Timed::kByHost;
+        return TimeEmpty(ThisGpu(), ranks, launches, timed, lanes, threads);
       },
-      nb::arg("ranks"), nb::arg("launches"), nb::arg("in_graph"), nb::call_guard<nb::gil_scoped_release>(),
-      "The same two times where so many ranks launch a kernel that does nothing; there are no outputs.");
+      nb::arg("ranks"), nb::arg("launches"), nb::arg("in_graph"), nb::arg("lanes"), nb::arg("threads"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "The same two times where so many ranks launch a kernel that does nothing; there are no outputs. It has one "
+      "thread "
+      "where `lanes` is 0, otherwise the blocks, threads and parameters of a collective's.");
 }
 
 }  // namespace jaxring::cuda

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.runtime.cuda.cudahost_jobs import REFUSED, run_job
+from tests.runtime.cuda.cudahost_jobs import FEATURES, REFUSED, run_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.multiprocess, pytest.mark.timeout(600)]
 
@@ -119,6 +119,12 @@ def test_an_abstract_mesh():
 @pytest.mark.parametrize("case", ["joined", "sharded"])
 def test_collectives_that_the_compiler_inserts(case):
     run_job(case, 2, 1)
+
+
+@needs_gpu
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_is_built_on_collectives(feature):
+    run_job(feature, 2, 1)
 
 
 @needs_gpu

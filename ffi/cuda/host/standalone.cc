@@ -231,7 +231,9 @@ double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies) {
   return Microseconds(std::chrono::steady_clock::now() - begin) / copies;
 }
 
-StandaloneResult<std::string> TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed) {
+StandaloneResult<std::string> TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed, int lanes, int threads) {
+  Args args = {};
+  args.lanes = lanes;
   Ranks places;
   for (int r = 0; r < ranks; ++r) {
     const int device = r % gpu.DeviceCount();
@@ -239,7 +241,7 @@ StandaloneResult<std::string> TimeEmpty(Gpu& gpu, int ranks, int launches, Timed
     places.push_back(std::make_unique<Rank>(gpu, device, 0, 0));
   }
   const auto launch = [&](int) {
-    for (auto& rank : places) gpu.LaunchEmpty(rank->device, rank->stream);
+    for (auto& rank : places) gpu.LaunchEmpty(rank->device, lanes > 0 ? &args : nullptr, threads, rank->stream);
   };
   const auto await = [&] {
     for (auto& rank : places) gpu.Synchronize(rank->device, rank->stream);

@@ -39,7 +39,8 @@ StandaloneResult<uint32_t> RunStandaloneWords(LaunchPlan& plan, uint32_t input, 
 // Microseconds of host time for a copy of that many bytes within a device.
 double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies);
 
-// RunStandalone's times where `ranks` ranks, assigned to the devices in turn, launch an empty kernel.
-StandaloneResult<std::string> TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed);
+// RunStandalone's times where `ranks` ranks, assigned to the devices in turn, launch an empty kernel: of one thread
+// where `lanes` is 0, otherwise of so many blocks of so many threads, with a collective's parameters.
+StandaloneResult<std::string> TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed, int lanes, int threads);
 
 }  // namespace jaxring::cuda

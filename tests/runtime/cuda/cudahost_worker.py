@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxring import _compat
 from tests.runtime.cuda.cudahost_failures import aborted, aborted_first, ahead, damaged, fails, gone, refused
+from tests.runtime.cuda.cudahost_jobs import FEATURES
 from tests.runtime.cuda.cudahost_values import (
     abstract,
     collectives,
@@ -90,6 +91,13 @@ def beside():
         cudahost_beside.overlap(lambda: engine.native.counters()["in_flight"])
 
 
+def features(name):
+    from tests.runtime.cuda import cudahost_features
+
+    engine.start()
+    getattr(cudahost_features, name)()
+
+
 def together():
     from tests.runtime.cuda import cudahost_together
 
@@ -124,6 +132,8 @@ CASES["damaged"] = damaged
 CASES["beside"] = beside
 CASES["epilogues"] = applied
 CASES["messages"] = messages
+for feature in FEATURES:
+    CASES[feature] = functools.partial(features, feature)
 CASES["crossed"] = lambda: together().crossed()
 for engines in ("cpu", "gpu", "cpu_gpu"):
     CASES[f"count_{engines}"] = functools.partial(lambda names: together().count(*names.split("_")), engines)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from jaxring.topology.order import Hop, Order
-from tests.runtime.cuda.cudahost_jobs import REFUSED, run_job
+from tests.runtime.cuda.cudahost_jobs import FEATURES, REFUSED, run_job
 
 FAKE = os.environ.get("TEST_CUDA_FAKE", "")
 needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _native_cuda_fake; use make pytest")
@@ -67,6 +67,15 @@ def test_collectives_give_what_numpy_gives(case, processes, devices, environment
     for output in run_job(case, processes, devices, **environment):
         # Processes that end in good order are no news.
         assert "is gone" not in output, output
+
+
+@needs_fake
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize(("processes", "devices"), [(2, 1), (1, 4)])
+@pytest.mark.sampled(4)
+def test_what_is_built_on_collectives(feature, processes, devices):
+    run_job(feature, processes, devices)
 
 
 # What one engine's collectives need of connections, those of the other one use as well.

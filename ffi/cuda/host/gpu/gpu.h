@@ -142,8 +142,9 @@ class Gpu {
   virtual void LaunchPointToPoint(int device, const PointToPoint& message, const Args& args, int threads,
                                   void* stream) = 0;
   virtual void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) = 0;
-  // A kernel that does nothing, to measure what any launch takes.
-  virtual void LaunchEmpty(int device, void* stream) = 0;
+  // A kernel that does nothing, to measure what any launch takes: of one thread where `args` is null, otherwise of as
+  // many blocks and as large parameters as a collective's.
+  virtual void LaunchEmpty(int device, const Args* args, int threads, void* stream) = 0;
 
   // A stream for work that overlaps XLA's, with a higher priority for multiprocessors.
   virtual void* NewSideStream(int device) = 0;

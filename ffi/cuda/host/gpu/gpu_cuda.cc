@@ -250,9 +250,9 @@ class CudaGpu final : public Gpu {
     Check(static_cast<cudaError_t>(cuda::LaunchExtents(ragged, args, stream)),
           "the launch of the kernel that reads a ragged collective's sizes");
   }
-  void LaunchEmpty(int device, void* stream) override {
+  void LaunchEmpty(int device, const Args* args, int threads, void* stream) override {
     ContextScope scope(device);
-    Check(static_cast<cudaError_t>(cuda::LaunchEmpty(stream)), "the launch of an empty kernel");
+    Check(static_cast<cudaError_t>(cuda::LaunchEmpty(args, threads, stream)), "the launch of an empty kernel");
   }
 
   void* NewSideStream(int device) override {

@@ -242,7 +242,7 @@ class FakeGpu final : public Gpu {
     CheckPrepared(device);
     Machine::Get().Push(Number(stream), {{}, args, -1, kCopyBarrierThreads, open ? Task::kOpen : Task::kClose});
   }
-  void LaunchEmpty(int, void* stream) override {
+  void LaunchEmpty(int, const Args*, int, void* stream) override {
     Machine::Get().Push(Number(stream), {[] {}, {}});
   }
 
