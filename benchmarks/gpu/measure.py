@@ -18,6 +18,7 @@ import argparse
 import importlib
 import importlib.util
 import os
+import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +31,7 @@ from benchmarks.gpu import rows
 from benchmarks.gpu.standalone import How, Ranks
 from jaxring.plan.collectives import Root
 from jaxring.plan.gpu import copy_engine, nvls
-from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for
+from jaxring.plan.gpu.lanes import Path, lanes_for, one_shot_bytes
 from jaxring.settings.sizes import size
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def load(path: str) -> Any:
     """The CUDA engine's module: the installed one, or, for tests, the one in the file ``path``."""
     if not path:
         return importlib.import_module("jaxring._native_cuda")
-    spec = importlib.util.spec_from_file_location("_native_cuda_fake", path)
+    # It has the name of its file.
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).name.partition(".")[0], path)
     if spec is None or spec.loader is None:
         raise ImportError(path)
     module = importlib.util.module_from_spec(spec)
@@ -102,7 +104,7 @@ def measure(
     launches: int,
     write: rows.Write,
     in_graph: bool = False,
-    one_shot_bytes: int = ONE_SHOT_BYTES,
+    pushed_bytes: int = 0,
 ) -> int:
     """Measure every way for every number of ranks, of lanes and size; returns how many results were wrong or failed."""
     bad = 0
@@ -114,8 +116,8 @@ def measure(
         return copies[nbytes, times]
 
     for count, most in numbers_of_lanes(counts, lanes, native.device_count(), native.device(0).multiprocessors):
-        stage = 2 * one_shot_bytes
-        ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES, stage_bytes=stage)
+        pushed = pushed_bytes or one_shot_bytes(count)
+        ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES, stage_bytes=2 * pushed)
         empty = native.time_empty(count, launches, in_graph, 0, 0)
         alike = native.time_empty(count, launches, in_graph, most, threads)
         no_nvls = ranks.why_not_nvls()
@@ -124,7 +126,7 @@ def measure(
         for nbytes in sizes:
             times = rows.launches_of(launches, nbytes)
             for way in WAYS:
-                if (way.fused == 0 and nbytes > one_shot_bytes) or (no_nvls and way.algorithm == nvls.NAME):
+                if (way.fused == 0 and nbytes > pushed) or (no_nvls and way.algorithm == nvls.NAME):
                     continue
                 kind = "graph" if in_graph else "collective"
                 row: dict[str, Any] = {"kind": kind, **way._asdict(), "ranks": count, "bytes": nbytes}
@@ -192,9 +194,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--one-shot-bytes",
         type=size,
-        default=ONE_SHOT_BYTES,
+        default=0,
         metavar="SIZE",
-        help="measure the one-shot all-reduce up to this size (default: %(default)s, as far as it is chosen)",
+        help="measure the one-shot all-reduce up to this size (default: as far as the planner takes it)",
     )
     parser.add_argument("--graphs", action="store_true", help="time the nodes of a CUDA graph, not launches")
     parser.add_argument("--module", default="", help="a module in place of jaxring._native_cuda")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxring.plan import dtypes, protocols
-from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES
+from jaxring.plan.gpu.lanes import one_shot_bytes
 from jaxring.plan.schedule import Spec
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import copies as cuda_copies
@@ -56,8 +56,8 @@ class Ranks:
 
     ``placement``: the domain of each rank (default: one domain); ranks of different domains use the proxy.
     ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane; ``staging_bytes`` of what
-    copies land in; ``multicast_bytes`` of multicast memory; ``stage_bytes`` of what a peer pushes to, twice the largest
-    operand of the one-shot all-reduce.
+    copies land in; ``multicast_bytes`` of multicast memory; ``stage_bytes`` of what a peer pushes to: twice the largest
+    operand of the one-shot all-reduce, by default of what the planner gives it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Ranks:
         placement: tuple[int, ...] = (),
         staging_bytes: int = cuda_copies.STAGING_BYTES,
         multicast_bytes: int = cuda_nvls.MEMORY_BYTES,
-        stage_bytes: int = 2 * ONE_SHOT_BYTES,
+        stage_bytes: int = 0,
         timeout: float = 30.0,
     ) -> None:
         self.native, self.count, self.lanes, self.threads, self.timeout = native, count, lanes, threads, timeout
@@ -81,7 +81,7 @@ class Ranks:
         members = [GroupRank(0, r % gpus, domain, f"rank {r}") for r, domain in enumerate(self.placement)]
         wires = tuple(WireShape(8, min(slot_bytes, size)) for size in (1 << 26, 16384, 32768))
         self.group = Group(
-            native, f"standalone {next(_names)}", members, Shape(lanes, wires, stage_bytes), None, timeout
+            native, f"standalone {next(_names)}", members, Shape(lanes, wires, stage_bytes or 2 * one_shot_bytes(count)), None, timeout
         )
         self.group.prepare()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jaxring.plan import dtypes
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
-from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for, path
+from jaxring.plan.gpu.lanes import Path, lanes_for, one_shot_bytes, path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,8 +63,9 @@ def table() -> Iterator[str]:
         op = "sum" if facts.reduces else None
         wide = "w" if facts.reduces else "0"
         found: dict[str, list[tuple[str, str]]] = {}
-        for size, nbytes in (("up to 64 KiB", ONE_SHOT_BYTES), ("more", ONE_SHOT_BYTES + 4)):
+        for size, beyond in (("small", 0), ("more", 4)):
             for ranks in (2, 3, 4, 8, 16):
+                nbytes = one_shot_bytes(ranks) + beyond
                 for dtype in ("float32", "int32"):
                     kernel = kernel_of(name, ranks, nbytes, dtype, op, "direct", "memory").split("<")[0]
                     among = "2, 4, 8; sums of float32, bfloat16, float16" if kernel == "OneShotKernel" else "other"

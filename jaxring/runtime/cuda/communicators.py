@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxring.errors import JoinError, SettingsError
-from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES
+from jaxring.plan.gpu.lanes import one_shot_bytes
 from jaxring.runtime import job, machines, schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import messages as cuda_messages
@@ -54,11 +54,8 @@ class Communicators:
         self._log = CommunicatorLog()
         self.store: JaxStore | None = None
         configured = settings()
-        self.shape = Shape(
-            configured.channels[1],
-            tuple(WireShape(_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES),
-            2 * ONE_SHOT_BYTES,
-        )
+        self.lanes = configured.channels[1]
+        self._wires = tuple(WireShape(_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES)
         self._process = jax.process_index()
         self._infos[self._process] = self._own_info()
         machine = detect.machine(configured)
@@ -88,7 +85,8 @@ class Communicators:
         shape: Shape | None = None,
     ) -> Group:
         """The communicator of these ranks for ``purpose``; each purpose has a communicator with its own memory."""
-        shape = shape or self.shape
+        # The lines of the one-shot all-reduce are twice as long as their data.
+        shape = shape or Shape(self.lanes, self._wires, 2 * one_shot_bytes(len(devices)))
         others = sorted(set(owners) - {self._process})
         world = job.own().join(job.own().membership()) if others else None
         infos = {process: self.gpu_info(process) for process in set(owners)}

@@ -205,7 +205,7 @@ class CudaPlanner:
         uuids = [uuid_of(d, self._communicators.gpu_info(p)) for d, p in zip(devices, owners, strict=True)]
         sharing = max(uuids.count(u) for u in uuids)
         smallest = min(self._communicators.gpu_info(p).multiprocessors for p in set(owners))
-        return max(1, min(self._communicators.shape.lanes, smallest // (2 * sharing)))
+        return max(1, min(self._communicators.lanes, smallest // (2 * sharing)))
 
     def _transports(self, domains: tuple[int, ...], owners: list[int]) -> tuple[str, ...]:
         ways = {

@@ -12,7 +12,7 @@ from jaxring.plan.choice import choose_among
 from jaxring.plan.epilogue import EpilogueSpec
 from jaxring.plan.gpu import copy_engine
 from jaxring.plan.gpu import tuner as cuda_tuner
-from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for, path
+from jaxring.plan.gpu.lanes import Path, lanes_for, one_shot_bytes, path
 from jaxring.plan.schedule import Spec
 from jaxring.runtime.cuda import builder as cuda_builder
 from jaxring.runtime.cuda import nvls as cuda_nvls
@@ -84,8 +84,9 @@ def test_no_lane_of_a_small_all_reduce_moves_many_bytes(nbytes):
     choice = cuda_tuner.choose("all_reduce", (0,) * 8, nbytes, "float32", 32)
     assert choice.algorithm == "direct"
     if path("all_reduce", 8, nbytes, memory=True) is Path.PUSH:
-        assert nbytes <= ONE_SHOT_BYTES
-        assert 2 * nbytes / choice.channels <= 4 << 10  # bytes of lines, to each peer
+        assert nbytes <= one_shot_bytes(8)
+        # Bytes of lines, to each peer.
+        assert 2 * nbytes / choice.channels <= 8 << 10
     else:
         assert nbytes / choice.channels <= 16 << 10  # a share of the vector of each rank, of all ranks together
 
