@@ -54,6 +54,6 @@ endfunction()
 
 if(JAXRING_CUDA_VERSION)
   jaxring_add_cuda_library(jaxring_cuda ffi/cuda/kernels/lane_kernels.cu ffi/cuda/kernels/epilogue_kernels.cu
-                           ffi/cuda/kernels/direct.cu ffi/cuda/kernels/one_shot.cu ffi/cuda/kernels/messages.cu
+                           ffi/cuda/kernels/direct.cu ffi/cuda/kernels/one_shot.cu ffi/cuda/kernels/staged_kernels.cu ffi/cuda/kernels/messages.cu
                            ffi/cuda/experimental/multicast.cu)
 endif()

@@ -29,7 +29,7 @@ else()
     add_custom_command(
       OUTPUT ${ptx}
       COMMAND ${JAXRING_NVCC} -arch=compute_90 -ptx -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr
-              "-DJAXRING_CUDA_TARGETS=\"sm_90 compute_90\"" -DJAXRING_BULK_PIECE=32 -I${CMAKE_SOURCE_DIR}/ffi
+              "-DJAXRING_CUDA_TARGETS=\"sm_90 compute_90\"" -DJAXRING_BULK_PIECE=32 -DJAXRING_FEW_STAGED -I${CMAKE_SOURCE_DIR}/ffi
               -MD -MF ${ptx}.d -o ${ptx} ${CMAKE_SOURCE_DIR}/${source}
       DEPENDS ${source} DEPFILE ${ptx}.d COMMENT "Compiling ${source} to PTX" VERBATIM)
     set(texts "")
@@ -55,6 +55,7 @@ else()
   jaxring_translate(ffi/cuda/kernels/epilogue_kernels.cu 2)
   jaxring_translate(ffi/cuda/kernels/direct.cu 3)
   jaxring_translate(ffi/cuda/kernels/one_shot.cu 2)
+  jaxring_translate(ffi/cuda/kernels/staged_kernels.cu 1)
   jaxring_translate(ffi/cuda/kernels/messages.cu 1)
   jaxring_translate(ffi/cuda/experimental/multicast.cu 1)
   jaxring_translate(ffi/cuda/experimental/copy_barrier.cu 1)
@@ -91,10 +92,11 @@ function(jaxring_ptx_test name)
   add_dependencies(ptx_tests ptx_${name}_test)
 endfunction()
 file(GLOB _tests CONFIGURE_DEPENDS ffi/tests/cuda/cuda_*_test.cc)
-list(FILTER _tests EXCLUDE REGEX "/cuda_keys_test\\.cc$")  # of no kernel
+list(FILTER _tests EXCLUDE REGEX "/cuda_(keys|staging)_test\\.cc$")  # of no kernel, and see below
 foreach(source IN LISTS _tests)
   string(REGEX REPLACE ".*/cuda_(.*)_test\\.cc$" "\\1" name ${source})
   jaxring_ptx_test(${name})
 endforeach()
+jaxring_ptx_test(staging "results are right, whoever copies" "mutations of the meeting of lanes")
 jaxring_ptx_test(host_messages "one process")
 jaxring_ptx_test(host_memory copies_one_process)

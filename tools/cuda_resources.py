@@ -23,6 +23,8 @@ from typing import NamedTuple
 REGISTER_LIMITS = {
     "PlayKernel": 168,
     "FusedKernel": 168,
+    "StagedKernel": 168,
+    "StagedFusedKernel": 168,
     "OneShotKernel": 168,
     "AnyOneShotKernel": 168,
     "PointToPointKernel": 168,
@@ -44,11 +46,13 @@ ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
-KERNEL = re.compile(r"(PlayKernel|FusedKernel|AnyOneShotKernel)I(?:NS\d*_\d+([A-Za-z]\w*?)E)?Li(\d)E")
+KERNEL = re.compile(
+    r"(PlayKernel|StagedKernel|(?:Staged)?FusedKernel|AnyOneShotKernel)I(?:NS\d*_\d+([A-Za-z]\w*?)E)?Li(\d)E"
+)
 # The dtype is the number of an enumerator.
 ONE_SHOT = re.compile(r"OneShotKernelILNS_5DTypeE(\d+)ELi(\d)E")
 # Of all widths.
-EPILOGUE = re.compile(r"EpilogueKernelINS\d*_\d+([A-Za-z]\w*?)EE")
+EPILOGUE = re.compile(r"((?:Staged)?EpilogueKernel)INS\d*_\d+([A-Za-z]\w*?)EE")
 # Kernels without template parameters, and their protocols.
 PLAIN = {"PointToPointKernel": "Simple", "ExtentsKernel": "", "MulticastKernel": ""}
 
@@ -112,7 +116,7 @@ def readable(symbol: str) -> tuple[str, str, int | None]:
     if one_shot := ONE_SHOT.search(symbol):
         return "OneShotKernel", DTYPES[int(one_shot[1])], int(one_shot[2])
     if epilogue := EPILOGUE.search(symbol):
-        return "EpilogueKernel", epilogue[1], None
+        return epilogue[1], epilogue[2], None
     found = KERNEL.search(symbol)
     if found is None:
         raise SystemExit(f"{symbol} is not a kernel that this script knows: add it to the script's tables")
@@ -140,7 +144,7 @@ def resources(build: Path) -> list[Kernel]:
             elif entry is not None and (found := USED.search(line)):
                 shared = SHARED.search(line)
                 kind, protocol, width = readable(entry[0])
-                wide = kind == "EpilogueKernel" or (kind != "OneShotKernel" and width == 4)
+                wide = kind.endswith("EpilogueKernel") or (kind != "OneShotKernel" and width == 4)
                 name = named(kind, protocol, width)
                 kernels.append(
                     Kernel(name, entry[1], int(found[1]), stack, spills, int(shared[1]) if shared else 0, wide)
@@ -200,7 +204,7 @@ def code_rows(build: Path, cuobjdump: str) -> tuple[list[str], list[str]]:
         # What follows the last exit is padding and never runs.
         size, loop = code[-1][0] + 16, loop_bytes(code)
         rows.append(f"sm_90   {name:29} {size:7} bytes of code {loop:6} in a loop over data")
-        limit = EPILOGUE_LOOP_LIMIT if kind == "EpilogueKernel" else LOOP_LIMIT
+        limit = EPILOGUE_LOOP_LIMIT if kind.endswith("EpilogueKernel") else LOOP_LIMIT
         if loop > limit:
             faults.append(f"{name} for sm_90 has a loop over data of {loop} bytes, more than {limit}")
     return sorted(rows), faults
@@ -242,9 +246,10 @@ def check_sass(build: Path, cuobjdump: str) -> list[str]:
         # Fused collectives wait for epoch barriers as for Simple's counters; the one-shot all-reduces store LL lines.
         if protocol in ORDER:
             wanted |= ORDER[protocol]
-        if protocol == "Simple" or (kind, width) == ("FusedKernel", 0):
+        fused = kind.endswith("FusedKernel")
+        if protocol == "Simple" or (fused and width == 0):
             wanted |= BULK
-        elif kind == "FusedKernel":
+        elif fused:
             wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")}
         elif kind in ("OneShotKernel", "AnyOneShotKernel"):
             wanted |= ORDER["LL"]

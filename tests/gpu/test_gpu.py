@@ -91,6 +91,11 @@ def test_replays():
 
 
 @needs_gpu
+def test_a_graph_is_updated_with_buffers_that_are_elsewhere():
+    run_job("grows", 2, 1)
+
+
+@needs_gpu
 def test_processes_that_share_a_gpu_by_tcp():
     run_job("network", 2, 1, JAXRING_P2P="none", JAXRING_SHM_DISABLE="1")
 

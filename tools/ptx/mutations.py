@@ -13,7 +13,7 @@ from tools.ptx.parse import Instruction, parse_instructions
 _SIMPLE, _LL, _LL128 = (rf"Ptx_PlayKernelINS0_{name}ELi[01]EEE" for name in ("6Simple", "2LL", "5LL128"))
 _MOVES = "Ptx_PlayKernelINS0_6SimpleELi0EEE"
 _FUSED, _MULTICAST, _ONE_SHOT = "Ptx_FusedKernelILi1E", "Ptx_MulticastKernel", "Ptx_OneShotKernelILNS_5DTypeE13ELi4E"
-_ANY_ONE_SHOT, _EPILOGUE = "Ptx_AnyOneShotKernel", "Ptx_EpilogueKernelINS0_5SlotsE"
+_ANY_ONE_SHOT, _EPILOGUE, _STAGED = "Ptx_AnyOneShotKernel", "Ptx_EpilogueKernelINS0_5SlotsE", "Ptx_Staged"
 _VECTOR = r"(\[[^\]]*\]), \{([^,]*),([^,]*),[^}]*\};"
 _LOADED = r"\{([^,]*),([^,]*),([^,]*),([^}]*)\}, (\[[^\]]*\]);"
 
@@ -53,6 +53,7 @@ _EPOCHS = {"test": "ptx_epoch_barrier_test", "case": "a rank that is aborted bef
 _SIZES = {"test": "ptx_multicast_test", "case": "sizes"}
 _ONCE = {"case": "one-shot all-reduces without a mutation"}
 _FUSES = {"test": "ptx_fused_test", "case": "fused collectives"}
+_COPIES = {"test": "ptx_staging_test", "case": "results are right, whoever copies"}
 _TRAPS = {"test": "ptx_failure_test", "case": "a launch that fails traps"}
 
 MUTATIONS = [
@@ -62,6 +63,7 @@ MUTATIONS = [
              r"st.global.v4.u32 \2"),
     Mutation("order", "threads do not meet before a line of 128 bytes", _LL128, r"bar\.warp\.sync .*"),
     Mutation("order", "no fence of epoch barriers", _SIMPLE, r"fence\.sc\.sys ?;", **_EPOCHS),
+    Mutation("order", "no fence behind a launch's own copies", _STAGED, r"fence\.sc\.sys ?;", **_COPIES),
     Mutation("order", "no fence before a trap", _FUSED, r"fence\.sc\.sys ?;", **_TRAPS),
     Mutation("order", "no fence between aliases", _MULTICAST, r"fence\.proxy\.alias ?;", **_SIZES),
     Mutation("order", "no proxy fence before bulk copies", _SIMPLE, r"fence\.proxy\.async\.global ?;"),

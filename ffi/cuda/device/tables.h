@@ -123,7 +123,14 @@ enum class Fault : uint32_t {
   kOtherCall = 7,   // a peer is in another call of the communicator: `number` has its Args::call, or the low half of it
 };
 
-enum class Wait : uint32_t { kNothing = 0, kMessage = 1, kRoom = 2, kBegin = 3, kEnd = 4 };
+enum class Wait : uint32_t {
+  kNothing = 0,
+  kMessage = 1,
+  kRoom = 2,
+  kBegin = 3,
+  kEnd = 4,
+  kCopies = 5,  // this rank's other lanes: see staging.h
+};
 
 // The first fault of any launch that was given this record; own memory that the host can read (pinned). `claimed` is
 // taken by the first thread that fails, `fault` is written last (release): read it first.
@@ -144,6 +151,7 @@ struct Status {
 struct LaunchState {
   uint64_t ended;   // lanes that have ended, of all launches so far
   uint64_t failed;  // nonzero: a barrier of copy_barrier.h has failed
+  uint64_t met;     // lanes that have come to a meeting of staging.h, of all launches so far
 };
 
 // Where a ragged collective's chunks lie, in elements, one entry per chunk. The arrays are own memory, and earlier work
@@ -155,6 +163,15 @@ struct Extents {
   const uint64_t* out_length;
   const uint64_t* longest;  // one entry: no length is greater; kBadSizes if the sizes cannot be served
   static constexpr uint64_t kBadSizes = uint64_t{1} << 63;
+};
+
+// Where not all members can address a call's buffers, Args::in and Args::out are other memory, which they can, and the
+// launch copies into it and out of it (staging.h). 0 bytes: there is nothing to copy.
+struct Staging {
+  const char* from;
+  char* to;
+  uint64_t in_bytes, out_bytes;
+  constexpr bool any() const { return (in_bytes | out_bytes) != 0; }
 };
 
 // One rank's launch. Passed by value. Counts are of elements unless they say bytes.
@@ -187,7 +204,7 @@ struct Args {
   uint64_t stage_bytes;
   const uint32_t* abort;  // own memory, pinned: nonzero ends every wait
   Status* status;
-  LaunchState* state;  // given if `trap` is set
+  LaunchState* state;  // given if `trap` is set, or there is something to copy
   uint32_t slots;      // a power of two
   uint32_t connections_per_lane;
   uint32_t member_count;
@@ -210,6 +227,7 @@ struct Args {
   // If set, a fault is recorded in *abort as well (which must then be writable), so that this process's other launches
   // end at once instead of by their own deadlines.
   bool spread_faults;
+  Staging staging;
 };
 
 // What the steps with StepFlag::kEpilogue of a launch apply to complete values: functions, one after another. Passed by

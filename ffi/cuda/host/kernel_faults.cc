@@ -15,6 +15,8 @@ const char* Name(Wait wait) {
       return "the begin of the launch";
     case Wait::kEnd:
       return "the end of the launch";
+    case Wait::kCopies:
+      return "the copies by all thread blocks";
     default:
       return "nothing";
   }

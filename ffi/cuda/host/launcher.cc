@@ -236,10 +236,16 @@ bool LaunchPlan::Reached(const Local& local, const void* pointer) {
   return true;
 }
 
+// Whether other ranks access the buffers themselves.
+bool LaunchPlan::Addressed(const Local& local) const {
+  return !local.multicast && !local.copies && spec_.fused != Fused::kAllReduceOneShot;
+}
+
 // Finds the locations of the buffers for peers. Buffers that not all of these can address are replaced by own memory.
-void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged) {
+void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, Args* args) {
   args->in = static_cast<const char*>(in);
   args->out = static_cast<char*>(out);
+  if (!Addressed(local)) return;
   const bool own = !local.members || communicator_->ranks().one_process();
   if (own && local.others.empty()) {
     args->in_region = args->out_region = 0;
@@ -258,8 +264,11 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
                              ", and there was no memory for replacements when the call was planned: leave more of the "
                              "GPU free (XLA_PYTHON_CLIENT_MEM_FRACTION)");
   }
-  *staged = true;
   ++staged_;
+  args->staging.from = args->in;
+  args->staging.to = args->out;
+  args->staging.in_bytes = in_bytes();
+  args->staging.out_bytes = out_bytes();
   if (in_bytes() != 0) {
     args->in = local.replace_in->memory;
     args->in_region = local.replace_in->location.region;
@@ -270,7 +279,6 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
     args->out_region = local.replace_out->location.region;
     args->out_offset = local.replace_out->location.offset;
   }
-  communicator_->gpu().CopyAsync(const_cast<char*>(args->in), in, in_bytes(), stream);
 }
 
 jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes,
@@ -298,14 +306,7 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     }
     Local& local = *found;
     Args args = local.args;
-    bool staged = false;
-    Gpu& gpu = communicator_->gpu();
-    if (local.multicast) {  // no other rank accesses the buffers
-      args.in = static_cast<const char*>(in);
-      args.out = static_cast<char*>(out);
-    } else if (!local.copies) {
-      Place(local, rank, in, out, stream, &args, &staged);
-    }
+    Place(local, rank, in, out, &args);
     if (!FitsPlace(args.in_region, args.in_offset) || !FitsPlace(args.out_region, args.out_offset)) {
       throw std::runtime_error("a buffer's region or offset has more bits than a barrier's line");
     }
@@ -314,7 +315,6 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     } else {
       Enqueue(local, rank, args, vectors, epilogue, in_bytes, out_bytes, stream);
     }
-    if (staged) gpu.CopyAsync(out, args.out, out_bytes, stream);
     return {};
   } catch (const std::exception& error) {
     return jaxring::Status::Error(Code::kInternal, spec_.what + ": " + error.what());

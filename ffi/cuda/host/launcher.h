@@ -109,7 +109,8 @@ class LaunchPlan {
   void AddPointToPoint(Local& local, const RankTable& table) const;
   void Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, const EpilogueBuffers* epilogue,
                uint64_t in_bytes, uint64_t out_bytes, void* stream) const;
-  void Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged);
+  bool Addressed(const Local& local) const;
+  void Place(Local& local, int rank, const void* in, void* out, Args* args);
   bool Reached(const Local& local, const void* pointer);
   bool Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset);
 

@@ -34,6 +34,7 @@ const void* KernelOf(uint32_t width) {
 
 int LaunchFused(Fused fused, const Args& args, int threads, void* stream) {
   if (fused == Fused::kAllReduceOneShot) return LaunchOneShot(args, threads, stream);
+  if (args.staging.any()) return LaunchStagedFused(fused, args, threads, stream);
   const uint32_t width = WidthOf(args);
   void* parameters[] = {&fused, const_cast<Args*>(&args)};
   return cudaLaunchKernel(KernelOf(width), dim3(args.lanes), dim3(std::min(threads, ThreadsAtMost(width))), parameters,

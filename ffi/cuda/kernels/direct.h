@@ -8,6 +8,7 @@
 #include "cuda/experimental/bulk.h"
 #include "cuda/kernels/kernel_launch.h"
 #include "cuda/kernels/share.h"
+#include "cuda/kernels/staging.h"
 
 namespace jaxring::cuda {
 
@@ -119,9 +120,14 @@ class FusedPlayer {
   uint64_t block_bytes_;
 };
 
-template <int kWiden>
+template <int kWiden, bool kStages = false>
 JAXRING_DEVICE void PlayFused(Fused fused, const Args& args, Shared& shared) {
-  LeaveLaunch(args, FusedPlayer<kWiden>(args, shared).Play(fused));
+  if constexpr (kStages) {
+    const bool good = StageIn(args, shared) && FusedPlayer<kWiden>(args, shared).Play(fused);
+    StageOut(args, shared, good);
+  } else {
+    LeaveLaunch(args, FusedPlayer<kWiden>(args, shared).Play(fused));
+  }
 }
 
 }  // namespace jaxring::cuda

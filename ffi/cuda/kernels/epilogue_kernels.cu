@@ -30,6 +30,7 @@ const void* Kernel() {
 
 int LaunchEpilogue(const EpilogueArgs& epilogue, const Args& args, int threads, void* stream) {
   if (args.protocol == Protocol::kLL128) return cudaErrorInvalidValue;
+  if (args.staging.any()) return LaunchStagedEpilogue(epilogue, args, threads, stream);
   const bool lines = args.protocol == Protocol::kLL;
   threads = std::min(threads, kThreads);
   const uint64_t bytes = lines ? EpilogueShared<LL>::BytesFor(threads) : EpilogueShared<Slots>::BytesFor(threads);

@@ -5,6 +5,7 @@
 #include "cuda/device/ll.h"
 #include "cuda/device/simple.h"
 #include "cuda/kernels/device_interpreter.h"
+#include "cuda/kernels/staging.h"
 
 namespace jaxring::cuda {
 namespace {
@@ -84,10 +85,15 @@ class EpilogueSlices {
   uint32_t widening_;
 };
 
-template <class Protocol>
+template <class Protocol, bool kStages = false>
 JAXRING_DEVICE void PlayEpilogueLane(const EpilogueArgs& epilogue, const Args& args, Shared& shared) {
   using Slices = EpilogueSlices<Protocol>;
-  LeaveLaunch(args, Player<Slices>(args, shared, Slices(epilogue, args)).Play());
+  if constexpr (kStages) {
+    const bool good = StageIn(args, shared) && Player<Slices>(args, shared, Slices(epilogue, args)).Play();
+    StageOut(args, shared, good);
+  } else {
+    LeaveLaunch(args, Player<Slices>(args, shared, Slices(epilogue, args)).Play());
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Starts the CUDA engine's kernels. Implemented in lane_kernels.cu, epilogue_kernels.cu, direct.cu and one_shot.cu;
-// needs no CUDA header to include.
+// Starts the CUDA engine's kernels. Implemented in lane_kernels.cu, epilogue_kernels.cu, direct.cu, one_shot.cu and
+// staged_kernels.cu; needs no CUDA header to include.
 #pragma once
 
 #include "cuda/device/tables.h"
@@ -35,12 +35,20 @@ int LaunchFused(Fused fused, const Args& args, int threads, void* stream);
 // LaunchFused of the one-shot all-reduce, by the kernel for its dtype, operation and ranks.
 int LaunchOneShot(const Args& args, int threads, void* stream);
 
-// Load all kernels of Launch, of LaunchEpilogue, of LaunchFused and of LaunchOneShot into the current context. A first
-// launch that had to load its kernel could wait for running kernels, which wait for it. Return a cudaError_t.
+// What Launch, LaunchEpilogue and LaunchFused, but for the one-shot all-reduce, do where Args::staging has something to
+// copy. There is no kernel for LL128.
+int LaunchStaged(const Args& args, int threads, void* stream);
+int LaunchStagedEpilogue(const EpilogueArgs& epilogue, const Args& args, int threads, void* stream);
+int LaunchStagedFused(Fused fused, const Args& args, int threads, void* stream);
+
+// Load all kernels of Launch, of LaunchEpilogue, of LaunchFused, of LaunchOneShot and of the launches with copies into
+// the current context. A first launch that had to load its kernel could wait for running kernels, which wait for it.
+// Return a cudaError_t.
 int LoadKernels();
 int LoadEpilogueKernels();
 int LoadFusedKernels();
 int LoadOneShotKernels();
+int LoadStagedKernels();
 
 // The architectures and PTX version that were compiled in, for example "sm_90 compute_90".
 const char* Architectures();

@@ -33,6 +33,7 @@ const void* KernelOf(uint32_t width) {
 }  // namespace
 
 int Launch(const Args& args, int threads, void* stream) {
+  if (args.staging.any()) return LaunchStaged(args, threads, stream);
   const uint32_t width = WidthOf(args);
   const void* kernel = args.protocol == Protocol::kSimple ? KernelOf<Simple>(width)
                        : args.protocol == Protocol::kLL   ? KernelOf<LL>(width)

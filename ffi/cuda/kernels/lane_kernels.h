@@ -5,6 +5,7 @@
 #include "cuda/device/ll128.h"
 #include "cuda/device/simple.h"
 #include "cuda/kernels/device_interpreter.h"
+#include "cuda/kernels/staging.h"
 
 namespace jaxring::cuda {
 
@@ -14,9 +15,16 @@ constexpr uint32_t WidthOf(const Args& args) { return args.reduces ? Widening(ar
 // Threads of a block at most, by width: wide accumulators need the registers.
 constexpr int ThreadsAtMost(uint32_t width) { return width == 4 ? 256 : kMaxThreads; }
 
-template <class Protocol, int kWiden>
+// `kStages`: the launch copies its buffers (staging.h); without it Args::staging must say that there is nothing to copy.
+template <class Protocol, int kWiden, bool kStages = false>
 JAXRING_DEVICE void PlayLane(const Args& args, Shared& shared) {
-  LeaveLaunch(args, Player<PlainSlices<Protocol, kWiden>>(args, shared, PlainSlices<Protocol, kWiden>(args)).Play());
+  using Slices = PlainSlices<Protocol, kWiden>;
+  if constexpr (kStages) {
+    const bool good = StageIn(args, shared) && Player<Slices>(args, shared, Slices(args)).Play();
+    StageOut(args, shared, good);
+  } else {
+    LeaveLaunch(args, Player<Slices>(args, shared, Slices(args)).Play());
+  }
 }
 
 }  // namespace jaxring::cuda

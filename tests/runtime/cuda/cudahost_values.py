@@ -60,6 +60,25 @@ def smoke():
     print(jaxring.explain(), flush=True)
 
 
+def grows(calls=8, runs=6):
+    """A program whose memory is elsewhere in each run, since the results of all are kept: XLA updates its graph."""
+    elements = 4 << 20 if REAL else 1 << 10
+    run = jax.jit(jax.shard_map(lambda v: _chain(v, calls), mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+    rows = np.arange(RANKS, dtype=np.float32)[:, None] * np.ones((1, elements), np.float32)
+    x = jax.make_array_from_callback(rows.shape, jax.sharding.NamedSharding(mesh, P("d")), lambda at: rows[at])
+    kept = [run(x) for _ in range(runs)]
+    for result in kept:
+        for shard in result.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), (RANKS - 1) / 2 + calls)
+    print("grows:", {name: engine.native.counters()[name] for name in ("staged_launches", "shared_by_descriptor")})
+
+
+def _chain(v, calls):
+    for _ in range(calls):
+        v = jaxring.all_reduce(v, "d", "mean") + 1
+    return v
+
+
 def joined():
     """Two sums that XLA's partitioner inserts, in one call: each is an operation of its own."""
     rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17

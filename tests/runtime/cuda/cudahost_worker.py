@@ -22,6 +22,7 @@ from tests.runtime.cuda.cudahost_values import (
     collectives,
     copied,
     explained,
+    grows,
     independent,
     joined,
     loop,
@@ -109,6 +110,7 @@ CASES["matrix"] = matrix
 CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), traced_again(), not_switched())
 CASES["smoke"] = lambda: (engine.start(), smoke(), memory())
 CASES["abstract"] = lambda: (engine.start(), abstract())
+CASES["grows"] = lambda: (engine.start(), grows())
 CASES["joined"] = lambda: (engine.start(), joined())
 CASES["sharded"] = lambda: (engine.start(), sharded())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))

@@ -39,6 +39,7 @@ def test_both_native_modules_load_without_a_warning():
         ("smoke", 2, 1, {}),
         ("abstract", 1, 4, {}),
         ("abstract", 2, 2, {}),
+        ("grows", 2, 1, {"JAXRING_P2P": "staged"}),
         ("joined", 1, 4, {}),
         ("joined", 2, 2, {}),
         ("sharded", 1, 4, {}),

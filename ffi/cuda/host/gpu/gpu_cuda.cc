@@ -72,6 +72,7 @@ class CudaGpu final : public Gpu {
     Check(static_cast<cudaError_t>(LoadEpilogueKernels()), "loading the kernels of reductions with an epilogue");
     Check(static_cast<cudaError_t>(LoadFusedKernels()), "loading the fused collectives' kernels");
     Check(static_cast<cudaError_t>(LoadOneShotKernels()), "loading the kernels of the one-shot all-reduce");
+    Check(static_cast<cudaError_t>(LoadStagedKernels()), "loading the kernels of launches that copy their buffers");
     Check(static_cast<cudaError_t>(LoadMessageKernels()), "loading the kernels of messages");
     Check(static_cast<cudaError_t>(LoadMulticastKernel()), "loading the kernel of multicast memory");
     Check(static_cast<cudaError_t>(LoadCopyBarrier()), "loading the collectives' barriers");

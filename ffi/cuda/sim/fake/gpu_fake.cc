@@ -372,6 +372,8 @@ int HeldAllocations() { return held_allocations; }
 
 int RunningKernels() { return Machine::Get().RunningKernels(); }
 
+uint64_t Enqueued(void* stream) { return Machine::Get().Pushed(FakeGpu::Number(stream)); }
+
 void* StreamOf(int device) {
   static std::mutex mutex;
   static auto* streams = new std::map<int, void*>;

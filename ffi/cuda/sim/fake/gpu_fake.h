@@ -63,6 +63,9 @@ using Graph = std::vector<std::pair<int, Task>>;
 // The kernels of this process that have begun and have not ended.
 int RunningKernels();
 
+// Kernels and copies that have been put on the stream so far: each is a node where it is captured.
+uint64_t Enqueued(void* stream);
+
 // Threads that wait in ReadBehind.
 int Readers();
 

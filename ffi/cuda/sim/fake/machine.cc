@@ -180,6 +180,11 @@ int Machine::RunningKernels() {
   return running_;
 }
 
+uint64_t Machine::Pushed(int stream) {
+  std::lock_guard lock(mutex_);
+  return queues_[stream].pushed;
+}
+
 void Machine::AwaitNoKernel() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return running_ == 0; });

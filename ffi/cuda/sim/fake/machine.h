@@ -40,6 +40,7 @@ class Machine {
   Graph EndCapture(int stream);
   bool Capturing(int stream);
   int RunningKernels();
+  uint64_t Pushed(int stream);
   void AwaitNoKernel();
   // The capture in which an event was recorded, or -1.
   int Recorded(int stream, const Mark& mark);

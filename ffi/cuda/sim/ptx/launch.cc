@@ -1,5 +1,7 @@
 // The shim's kernels (shim_kernels.h) from the compiler's output: each is launched with the parameters that its .cu
 // file passes. Linked instead of cuda/sim/shim. Static shared memory is the block's here, not the caller's.
+#include <cstdio>
+#include <cstdlib>
 #include <initializer_list>
 
 #include "cuda/experimental/bulk.h"
@@ -30,6 +32,11 @@ JAXRING_PTX_LANES(5LL128)
 JAXRING_PTX_KERNEL(EpilogueKernelINS0_5SlotsEEEvNS0_12EpilogueArgsENS0_4ArgsE)
 JAXRING_PTX_KERNEL(EpilogueKernelINS0_2LLEEEvNS0_12EpilogueArgsENS0_4ArgsE)
 JAXRING_PTX_WIDTHS(FusedKernel, NS0_5FusedENS0_4ArgsE)
+// Of launches that copy their buffers, those of Simple and the fused ones of widths 0 and 1.
+JAXRING_PTX_KERNEL(StagedKernelINS0_6SimpleELi0EEEvNS0_4ArgsE)
+JAXRING_PTX_KERNEL(StagedKernelINS0_6SimpleELi1EEEvNS0_4ArgsE)
+JAXRING_PTX_KERNEL(StagedFusedKernelILi0EEEvNS0_5FusedENS0_4ArgsE)
+JAXRING_PTX_KERNEL(StagedFusedKernelILi1EEEvNS0_5FusedENS0_4ArgsE)
 // By the numbers of the types float16, bfloat16 and float32.
 #define JAXRING_PTX_SUMS(ranks)                                             \
   JAXRING_PTX_KERNEL(OneShotKernelILNS_5DTypeE11ELi##ranks##EEEvNS0_4ArgsE) \
@@ -64,6 +71,21 @@ void Call(Kernel kernel, uint64_t dynamic_bytes, const T&... values) {
                       ptx::Ptx_##before##2EEEv##after, ptx::Ptx_##before##4EEEv##after}; \
   return kernels[WidthOf(args) == 4 ? 3 : WidthOf(args)]
 
+void CheckStaged(bool there) {
+  if (there) return;
+  std::fputs("the compiler's output of this launch with copies was not translated\n", stderr);
+  std::abort();
+}
+Kernel StagedOf(const Args& args) {
+  CheckStaged(args.protocol == Protocol::kSimple && WidthOf(args) <= 1);
+  return WidthOf(args) == 0 ? ptx::Ptx_StagedKernelINS0_6SimpleELi0EEEvNS0_4ArgsE
+                            : ptx::Ptx_StagedKernelINS0_6SimpleELi1EEEvNS0_4ArgsE;
+}
+Kernel StagedFusedOf(const Args& args) {
+  CheckStaged(WidthOf(args) <= 1);
+  return WidthOf(args) == 0 ? ptx::Ptx_StagedFusedKernelILi0EEEvNS0_5FusedENS0_4ArgsE
+                            : ptx::Ptx_StagedFusedKernelILi1EEEvNS0_5FusedENS0_4ArgsE;
+}
 Kernel SimpleOf(const Args& args) { JAXRING_PTX_OF_WIDTH(PlayKernelINS0_6SimpleELi, NS0_4ArgsE); }
 Kernel LLOf(const Args& args) { JAXRING_PTX_OF_WIDTH(PlayKernelINS0_2LLELi, NS0_4ArgsE); }
 Kernel LL128Of(const Args& args) { JAXRING_PTX_OF_WIDTH(PlayKernelINS0_5LL128ELi, NS0_4ArgsE); }
@@ -95,6 +117,7 @@ struct OneShotKernels {
 }  // namespace
 
 void PlayTable(const Args& args, Shared&) {
+  if (args.staging.any()) return Call(StagedOf(args), BulkBytes(args), args);
   switch (args.protocol) {
     case Protocol::kSimple:
       return Call(SimpleOf(args), BulkBytes(args), args);
@@ -105,6 +128,7 @@ void PlayTable(const Args& args, Shared&) {
   }
 }
 void PlayEpilogue(const EpilogueArgs& epilogue, const Args& args, Shared&) {
+  CheckStaged(!args.staging.any());
   const int threads = static_cast<int>(Threads());
   if (args.protocol == Protocol::kLL) {
     return Call(ptx::Ptx_EpilogueKernelINS0_2LLEEEvNS0_12EpilogueArgsENS0_4ArgsE, EpilogueShared<LL>::BytesFor(threads),
@@ -115,7 +139,8 @@ void PlayEpilogue(const EpilogueArgs& epilogue, const Args& args, Shared&) {
 }
 void PlayFused(Fused fused, const Args& args, Shared&) {
   if (fused == Fused::kAllReduceOneShot) return Call(OneShotOf<Kernel>(args, OneShotKernels{}), 0, args);
-  Call(FusedOf(args), WidthOf(args) == 0 ? BulkBytes(args) : 0, fused, args);
+  const Kernel kernel = args.staging.any() ? StagedFusedOf(args) : FusedOf(args);
+  Call(kernel, WidthOf(args) == 0 ? BulkBytes(args) : 0, fused, args);
 }
 void PlayMulticast(const Multicast& memory, const Args& args, Shared&) {
   Call(ptx::Ptx_MulticastKernelENS0_9MulticastENS0_4ArgsE, 0, memory, args);

@@ -4,9 +4,18 @@
 
 namespace jaxring::cuda::shim {
 
+namespace {
+
+template <bool kStages>
+void PlayEpilogueOf(const EpilogueArgs& epilogue, const Args& args, Shared& shared) {
+  if (args.protocol == Protocol::kLL) return PlayEpilogueLane<LL, kStages>(epilogue, args, shared);
+  PlayEpilogueLane<Slots, kStages>(epilogue, args, shared);
+}
+
+}  // namespace
+
 void PlayEpilogue(const EpilogueArgs& epilogue, const Args& args, Shared& shared) {
-  if (args.protocol == Protocol::kLL) return PlayEpilogueLane<LL>(epilogue, args, shared);
-  PlayEpilogueLane<Slots>(epilogue, args, shared);
+  args.staging.any() ? PlayEpilogueOf<true>(epilogue, args, shared) : PlayEpilogueOf<false>(epilogue, args, shared);
 }
 
 }  // namespace jaxring::cuda::shim

@@ -19,20 +19,25 @@ struct PlayOneShot {
   }
 };
 
+template <bool kStages>
+void PlayFusedOf(Fused fused, const Args& args, Shared& shared) {
+  switch (WidthOf(args)) {
+    case 0:
+      return cuda::PlayFused<0, kStages>(fused, args, shared);
+    case 1:
+      return cuda::PlayFused<1, kStages>(fused, args, shared);
+    case 2:
+      return cuda::PlayFused<2, kStages>(fused, args, shared);
+    default:
+      return cuda::PlayFused<4, kStages>(fused, args, shared);
+  }
+}
+
 }  // namespace
 
 void PlayFused(Fused fused, const Args& args, Shared& shared) {
   if (fused == Fused::kAllReduceOneShot) return OneShotOf<void>(args, PlayOneShot{args, shared});
-  switch (WidthOf(args)) {
-    case 0:
-      return cuda::PlayFused<0>(fused, args, shared);
-    case 1:
-      return cuda::PlayFused<1>(fused, args, shared);
-    case 2:
-      return cuda::PlayFused<2>(fused, args, shared);
-    default:
-      return cuda::PlayFused<4>(fused, args, shared);
-  }
+  args.staging.any() ? PlayFusedOf<true>(fused, args, shared) : PlayFusedOf<false>(fused, args, shared);
 }
 
 }  // namespace jaxring::cuda::shim
