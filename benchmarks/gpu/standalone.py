@@ -81,7 +81,12 @@ class Ranks:
         members = [GroupRank(0, r % gpus, domain, f"rank {r}") for r, domain in enumerate(self.placement)]
         wires = tuple(WireShape(8, min(slot_bytes, size)) for size in (1 << 26, 16384, 32768))
         self.group = Group(
-            native, f"standalone {next(_names)}", members, Shape(lanes, wires, stage_bytes or 2 * one_shot_bytes(count)), None, timeout
+            native,
+            f"standalone {next(_names)}",
+            members,
+            Shape(lanes, wires, stage_bytes or 2 * one_shot_bytes(count)),
+            None,
+            timeout,
         )
         self.group.prepare()
 
