@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MARK = "<!-- tools/support.py -->\n"
-CARD = "docs/benchmarks/h200/2026-11-26"
+CARD = "docs/benchmarks/h200/2026-11-27"
 
 
 class Line(NamedTuple):

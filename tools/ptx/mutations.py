@@ -53,7 +53,7 @@ _EPOCHS = {"test": "ptx_epoch_barrier_test", "case": "a rank that is aborted bef
 _SIZES = {"test": "ptx_multicast_test", "case": "sizes"}
 _ONCE = {"case": "one-shot all-reduces without a mutation"}
 _FUSES = {"test": "ptx_fused_test", "case": "fused collectives"}
-_COPIES = {"test": "ptx_staging_test", "case": "results are right, whoever copies"}
+_COPIES = {"test": "ptx_staging_test", "case": "results are right, whichever ranks copy"}
 _TRAPS = {"test": "ptx_failure_test", "case": "a launch that fails traps"}
 
 MUTATIONS = [

@@ -104,7 +104,7 @@ Outcome Play(const Kind& kind, uint64_t block, int launches, const std::function
 bool Always(int, int) { return true; }
 bool InTurn(int launch, int rank) { return (launch + rank) % 3 != 0; }
 
-CASE("results are right, whoever copies") {
+CASE("results are right, whichever ranks copy") {
   for (const Kind& kind : kKinds) {
     for (uint64_t block : {uint64_t{1}, uint64_t{301}, uint64_t{3000}}) {
       if (cuda::simt::kThreadSanitizer && block != 301) continue;
