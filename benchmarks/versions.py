@@ -1,11 +1,14 @@
 """Time small messages on two installed versions of jaxring, which take turns, and say new / old.
 
     python -m benchmarks.versions --old ../release/.venv --new .venv -n 2 --bytes 8 1K 64K
+    python -m benchmarks.versions --old ../release/.venv --new .venv -n 1 --devices 8
+    python -m benchmarks.versions --old ../release/.venv --new .venv -n 4 --hosts
 
-Each version's job has its own processes, which the Python of its environment runs, so the versions may differ in
-everything but the public collectives. Both jobs live all the time, and one of them works while the other one waits for
-a request. The order changes with every turn. Ratios are taken turn by turn; where the quartiles lie on both sides of 1,
-the versions do not differ by more than this machine does.
+The last one gives each process a network namespace, which needs root and iproute2. Each version's job has its own
+processes, which the Python of its environment runs, so the versions may differ in everything but the public
+collectives. Both jobs live all the time, and one of them works while the other one waits for a request. The order
+changes with every turn. Ratios are taken turn by turn; where the quartiles lie on both sides of 1, the versions do
+not differ by more than this machine does.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.turns import spread
+from jaxring.bench.hosts import Hosts
 from jaxring.errors import JaxringError
 from jaxring.launcher.environment import environment
 from jaxring.settings.sizes import shown, size
@@ -78,22 +82,25 @@ def python_of(given: str) -> str:
 
 
 @contextlib.contextmanager
-def started(name: str, python: str, processes: int) -> Iterator[Job]:
-    """A job on this host, run by this Python; its processes have ended when the context has."""
+def started(name: str, python: str, processes: int, devices: int, hosts: Hosts | None) -> Iterator[Job]:
+    """A job run by this Python, on this host or with a process on each of ``hosts``; its processes have ended when the
+    context has."""
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxring-versions-")))
         # Kept bound, not listening, so that no other program gets the port: see `jaxring run`.
         reserved = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reserved.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{reserved.getsockname()[1]}"
+        address = hosts.address(0) if hosts else "127.0.0.1"
+        coordinator = f"{address}:{reserved.getsockname()[1]}"
         job = Job(name, [], folder / "log")
         log = stack.enter_context(job.log.open("wb"))
         for process in range(processes):
             # -I: of neither the current folder nor PYTHONPATH, either of which may hold another version.
+            command = [python, "-I", str(MEMBER)]
             member = subprocess.Popen(
-                [python, "-I", str(MEMBER)],
-                env=environment(os.environ, coordinator, processes, process, 1),
+                hosts.command(process, folder, command) if hosts else command,
+                env=environment(os.environ, coordinator, processes, process, devices),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -128,6 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--old", required=True, metavar="VENV", help="the environment to compare with")
     parser.add_argument("--new", required=True, metavar="VENV", help="the environment that is compared")
     parser.add_argument("-n", dest="processes", type=int, default=2, help="processes of each job (default: 2)")
+    parser.add_argument("--devices", type=int, default=1, help="of each process (default: 1)")
+    parser.add_argument("--hosts", action="store_true", help="a network namespace for each process")
     parser.add_argument("--bytes", type=size, nargs="+", default=[8, 1024, 65536], help="operand per rank (8 1K 64K)")
     parser.add_argument("--kind", choices=KINDS, nargs="+", default=KINDS, help="in a program, or by Communicator")
     parser.add_argument("--turns", type=int, default=21, help="turns of each version (default: 21)")
@@ -135,15 +144,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         with (
-            started("--old", python_of(args.old), args.processes) as old,
-            started("--new", python_of(args.new), args.processes) as new,
+            Hosts(args.processes) if args.hosts else contextlib.nullcontext() as hosts,
+            started("--old", python_of(args.old), args.processes, args.devices, hosts) as old,
+            started("--new", python_of(args.new), args.processes, args.devices, hosts) as new,
         ):
+            where = f"{args.processes} {'hosts' if args.hosts else 'processes'}"
+            if args.devices > 1:
+                where += f" of {args.devices} devices"
             for job in (old, new):
                 print(f"{job.name[2:]}: {job.answers()[0]}")
             for kind in args.kind:
                 for nbytes in args.bytes:
                     times = measure(old, new, kind, nbytes, args.turns, args.seconds)
-                    print(f"{kind}, all_reduce of {shown(nbytes)} on {args.processes} processes")
+                    print(f"{kind}, all_reduce of {shown(nbytes)} on {where}")
                     for name, found in times.items():
                         print(f"  {name} {spread([1e6 * one for one in found])} us")
                     ratios = [b / a for a, b in zip(times["old"], times["new"], strict=True)]

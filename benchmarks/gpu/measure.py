@@ -18,7 +18,6 @@ import argparse
 import importlib
 import importlib.util
 import os
-import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,8 +85,7 @@ def load(path: str) -> Any:
     """The CUDA engine's module: the installed one, or, for tests, the one in the file ``path``."""
     if not path:
         return importlib.import_module("jaxring._native_cuda")
-    # It has the name of its file.
-    spec = importlib.util.spec_from_file_location(pathlib.Path(path).name.partition(".")[0], path)
+    spec = importlib.util.spec_from_file_location("_native_cuda_fake", path)
     if spec is None or spec.loader is None:
         raise ImportError(path)
     module = importlib.util.module_from_spec(spec)
