@@ -128,7 +128,7 @@ def test_the_summary_compares_with_what_was_asked_for():
         row(1000.0, ranks=8, bytes=big, copy_us=900.0),
         row(2000.0, ranks=8, bytes=big, copy_us=900.0, algorithm="ring"),
         row(1000.0, ranks=2, bytes=big, copy_us=900.0),
-        row(7.0, ranks=8, bytes=32 << 10, copy_us=2.0, fused=0),
+        row(7.0, ranks=8, bytes=32 << 10, copy_us=2.0, fused=0, alike_us=3.5, alike_waited_us=8.5),
         row(6.0, ranks=8, bytes=32 << 10, copy_us=2.0, fused=0, kind="graph", empty_us=1.5),
         {"kind": "jnp", "what": "to_all", "ranks": 8, "bytes": big, "us": 1500.0},
         {"kind": "nccl", "left_out": "NCCL 22809 allows one rank on a GPU"},
@@ -139,7 +139,8 @@ def test_the_summary_compares_with_what_was_asked_for():
     # 256 MiB times 2 * 1 / 2 in a millisecond. Among 8 ranks one GPU cannot show so many.
     assert "2 ranks: at least 450 GB/s bus bandwidth | 268 GB/s |" in text
     assert text.count("GB/s bus bandwidth") == 1
-    assert "one after another: at most 5 us over an empty launch | 4.0 us over 3.0 us |" in text
+    assert "the same one after another, with the host's launches of 8 ranks by one thread: no bar | 7.0 us; empty" in text
+    assert "no bar | 16.0 us; empty launches 8.0 us, of as many blocks 8.5 us |" in text
     assert "in a graph: at most 5 us over an empty launch | 4.5 us over 1.5 us |" in text
     assert "| all_reduce | direct/memory fused 0 | 8 | 32768 | 16 | 6.0 | 4.5 |" in text
     assert "faster than jnp at every size | 1.50 times at worst" in text
