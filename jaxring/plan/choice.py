@@ -32,7 +32,7 @@ class Choice:
 
     The times are those that were compared: predictions, or measurements where every candidate has been measured.
     ``details`` has what is known of each; ``light`` is a bound in us below the time of any algorithm. Choices for GPUs
-    have neither.
+    have neither. ``one_shot``: on GPUs, by the one-shot all-reduce, which accesses no other rank's buffers.
     """
 
     algorithm: str
@@ -43,6 +43,7 @@ class Choice:
     asked: str = ""
     details: Mapping[str, Detail] = dataclasses.field(default_factory=dict)
     light: float = 0.0
+    one_shot: bool = False
 
     @property
     def prediction(self) -> str:

@@ -32,14 +32,19 @@ def served():
 def test_each_kernel_serves_something_and_what_serves_is_compiled():
     others = {"PointToPointKernel<Simple, 0>", "ExtentsKernel<0>", "MulticastKernel<0>"}
     others |= {"EpilogueKernel<LL>", "EpilogueKernel<Slots>"}  # which of them the launcher takes, by the protocol
+    # In place of others, where launches copy their buffers.
+    others |= {f"StagedKernel<{protocol}, {width}>" for protocol in ("Simple", "LL") for width in (0, 1, 2, 4)}
+    others |= {f"StagedFusedKernel<{width}>" for width in (0, 1, 2, 4)}
+    others |= {"StagedEpilogueKernel<LL>", "StagedEpilogueKernel<Slots>"}
     assert set(served()) | others == COMPILED
 
 
 @pytest.mark.parametrize("nbytes", [8 << 10, 32 << 10, 64 << 10, 128 << 10])
 def test_a_small_all_reduce_has_less_on_its_critical_path_than_before(nbytes):
     before, now = kernels.critical_path_of_before(8, nbytes), kernels.critical_path(8, nbytes)
-    assert now.stored < before.stored
     assert now.trips < before.trips
+    # Above 64 KiB it was by two shots, which move fewer bytes and wait more often.
+    assert (now.stored < before.stored) == (nbytes <= 64 << 10)
     assert (now.kernels, now.host_reads) == (1, 0)
     assert now.fences <= before.fences
 

@@ -95,7 +95,7 @@ JAXRING_DEVICE void StoreLine(char* to, const Vec& v) {
   asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), JAXRING_FROM(v) : "memory");
 }
 // A line that says that all earlier work of the stream is done. The end of a kernel has made its stores visible to all
-// devices, so no fence is passed here.
+// devices, so no fence is passed here; a launch that stores what members read before it has one of its own (staging.h).
 JAXRING_DEVICE void StoreBegun(uint32_t* to, const Vec& v) { StoreLine(reinterpret_cast<char*>(to), v); }
 JAXRING_DEVICE Vec LoadBegun(const uint32_t* from) { return LoadLine(reinterpret_cast<const char*>(from)); }
 // To be called when the line has been seen: what is loaded later is not older than the work that it speaks of.
@@ -195,7 +195,7 @@ JAXRING_DEVICE void FenceBulkInit() {
 // Orders ordinary accesses to global memory and bulk copies of it.
 JAXRING_DEVICE void FenceBulk() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// Counts in own memory, at once with other blocks. Nothing waits for it.
+// Counts in own memory, at once with other blocks. It orders nothing.
 JAXRING_DEVICE void CountUp(uint64_t* word) {
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], 1;" ::"l"(word) : "memory");
 }

@@ -11,8 +11,8 @@
 // (one stream, or streams that wait for each other). The host counts nothing per launch: counters are in device
 // memory and each launch continues from the last one, so a captured graph can be replayed.
 //
-// Several ranks on one device: all lanes of a communicator's ranks there must be resident together, or at least in the
-// order of their numbers (a lane waits only for lanes of the same number).
+// Several ranks on one device: all lanes of a communicator's ranks there must be resident together. (A lane waits for
+// lanes of the same number, and in a launch that copies its buffers for all lanes of its own rank.)
 #pragma once
 
 #include <cstddef>
@@ -144,7 +144,7 @@ struct Status {
   uint32_t step;  // of the lane
   uint32_t tile;
   uint64_t number;     // of the message or the epoch that it waited for
-  uint64_t waited_ns;  // since the launch began
+  uint64_t waited_ns;  // since the launch began, or the part of it before or after a meeting of staging.h
 };
 
 // What the launches of one plan on one rank keep in own device memory. Zero before the first.

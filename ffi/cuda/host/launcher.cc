@@ -63,6 +63,11 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
   if (spec_.epilogue && (spec_.fused || spec_.multicast || spec_.protocol == Protocol::kLL128)) {
     throw std::invalid_argument(spec_.what + ": only step tables by Simple and LL have kernels that apply an epilogue");
   }
+  if (spec_.fused == Fused::kAllReduceOneShot && StageBytes(in_bytes()) > group.stage_bytes) {
+    throw std::invalid_argument(spec_.what + ": " + std::to_string(in_bytes()) +
+                                " bytes do not fit a stage of the one-shot all-reduce, which has " +
+                                std::to_string(group.stage_bytes) + " bytes for lines");
+  }
   const uint64_t unit = 512 / std::min(element, result_bytes());
   slice_ = LongestSlice(spec_.protocol, wire.slot_bytes, element, result_bytes(), widening_);
   // A slice need not be longer than a piece.

@@ -123,8 +123,8 @@ class FusedPlayer {
 template <int kWiden, bool kStages = false>
 JAXRING_DEVICE void PlayFused(Fused fused, const Args& args, Shared& shared) {
   if constexpr (kStages) {
-    const bool good = StageIn(args, shared) && FusedPlayer<kWiden>(args, shared).Play(fused);
-    StageOut(args, shared, good);
+    if (!StageIn(args, shared)) return LeaveLaunch(args, false);
+    StageOut(args, shared, FusedPlayer<kWiden>(args, shared).Play(fused));
   } else {
     LeaveLaunch(args, FusedPlayer<kWiden>(args, shared).Play(fused));
   }

@@ -89,8 +89,8 @@ template <class Protocol, bool kStages = false>
 JAXRING_DEVICE void PlayEpilogueLane(const EpilogueArgs& epilogue, const Args& args, Shared& shared) {
   using Slices = EpilogueSlices<Protocol>;
   if constexpr (kStages) {
-    const bool good = StageIn(args, shared) && Player<Slices>(args, shared, Slices(epilogue, args)).Play();
-    StageOut(args, shared, good);
+    if (!StageIn(args, shared)) return LeaveLaunch(args, false);
+    StageOut(args, shared, Player<Slices>(args, shared, Slices(epilogue, args)).Play());
   } else {
     LeaveLaunch(args, Player<Slices>(args, shared, Slices(epilogue, args)).Play());
   }

@@ -20,8 +20,8 @@ template <class Protocol, int kWiden, bool kStages = false>
 JAXRING_DEVICE void PlayLane(const Args& args, Shared& shared) {
   using Slices = PlainSlices<Protocol, kWiden>;
   if constexpr (kStages) {
-    const bool good = StageIn(args, shared) && Player<Slices>(args, shared, Slices(args)).Play();
-    StageOut(args, shared, good);
+    if (!StageIn(args, shared)) return LeaveLaunch(args, false);
+    StageOut(args, shared, Player<Slices>(args, shared, Slices(args)).Play());
   } else {
     LeaveLaunch(args, Player<Slices>(args, shared, Slices(args)).Play());
   }

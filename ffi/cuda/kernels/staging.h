@@ -54,15 +54,17 @@ JAXRING_DEVICE void CopyShare(const Args& args, char* to, const char* from, uint
   }
 }
 
-// To be called before the launch is played, and after it with whether it is done; by all threads. Before: returns false
-// if this lane gave up. After: the launch ends.
+// To be called by all threads before the launch is played. Returns false if this lane gave up: the launch then ends
+// without being played, and its other lanes by the abort word or their deadlines. No barrier has its mark.
 JAXRING_DEVICE bool StageIn(const Args& args, Shared& shared) {
   CopyShare(args, const_cast<char*>(args.in), args.staging.from, args.staging.in_bytes);
   const bool good = MeetLanes(Lane(args, shared));
-  // What all lanes have copied is there before a member learns that this rank has begun.
+  // What all lanes have copied is there before a member learns that this rank has begun. (The tests' machine has made it
+  // known with the meeting: no test notices if this fence is missing.)
   if (ThreadIndex() < args.member_count) FenceAll();
   return good;
 }
+// To be called by all threads when it has been played, with whether it is done. The launch ends with it.
 JAXRING_DEVICE void StageOut(const Args& args, Shared& shared, bool good) {
   good = MeetLanes(Lane(args, shared)) && good;
   if (good) CopyShare(args, args.staging.to, args.out, args.staging.out_bytes);

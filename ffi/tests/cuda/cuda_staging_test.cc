@@ -22,12 +22,15 @@ constexpr uint32_t kLanes = 3, kThreads = 64;
 struct Kind {
   const char* schedule;  // of the step table
   int fused;             // of the fused kernel in its place, or -1
+  cuda::Protocol protocol = cuda::Protocol::kSimple;
 };
 constexpr Kind kKinds[] = {{"all_reduce hier_direct 2x2 x3", -1},
                            {"all_gather hier_direct 2x2 x3", -1},
                            {"all_reduce direct 1x4 x1", static_cast<int>(Fused::kAllReduceTwoShot)},
                            {"reduce_scatter direct 1x4 x1", static_cast<int>(Fused::kReduceScatter)},
                            {"all_to_all direct 1x4 x1", static_cast<int>(Fused::kAllToAll)}};
+// By LL between the domains.
+constexpr Kind kLines = {"all_reduce hier_direct 2x2 x3", -1, cuda::Protocol::kLL};
 
 enum class Outcome { kRight, kWrong, kStuck };
 
@@ -42,14 +45,13 @@ struct Buffers {
 // the addresses of the call's buffers.
 Outcome Play(const Kind& kind, uint64_t block, int launches, const std::function<bool(int, int)>& staged, uint64_t seed,
              const std::function<Faults(const std::vector<cuda::LaunchState>&)>& broken = {}, uint64_t skew = 0) {
-  Scene scene(kind.schedule, cuda::Protocol::kSimple, block);
+  Scene scene(kind.schedule, kind.protocol, block);
   const Schedule& schedule = scene.schedule;
   const uint64_t in_elements = block * schedule.in_blocks, out_elements = block * schedule.out_blocks;
   // A fused kernel has as many lanes as a launch says.
   const uint32_t lanes = kind.fused < 0 ? schedule.nlanes : kLanes;
   CHECK(lanes > 1);
-  Cluster cluster({kRanks, lanes, schedule.placement, cuda::Protocol::kSimple, 4,
-                   scene.plan.slot_bytes(cuda::Protocol::kSimple)});
+  Cluster cluster({kRanks, lanes, schedule.placement, kind.protocol, 4, scene.plan.slot_bytes(kind.protocol)});
   std::vector<cuda::LaunchState> states(kRanks);
   std::vector<std::unique_ptr<Buffers>> buffers;
   std::vector<cuda::simt::Stream> streams(kRanks);
@@ -116,6 +118,10 @@ CASE("results are right, whichever ranks copy") {
   }
 }
 
+CASE("messages by lines") {
+  for (uint64_t seed = 0; seed <= 2; ++seed) CHECK(Play(kLines, 301, 4, InTurn, seed) == Outcome::kRight);
+}
+
 CASE("an epilogue's launch copies, too") {
   Scene scene(kKinds[1].schedule, cuda::Protocol::kSimple, 100);
   std::vector<cuda::LaunchState> states(kRanks);
@@ -142,46 +148,57 @@ CASE("an epilogue's launch copies, too") {
   }
 }
 
-// Lanes that do not wait for each other, and copies that are not there when a member reads them.
+// Lanes that do not wait for each other, before the launch is played or after it, and copies that are not there when a
+// member reads them.
 CASE("mutations of the meeting of lanes") {
   if (cuda::simt::kThreadSanitizer) return;
-  const auto no_wait = [](const std::vector<cuda::LaunchState>& states) {
-    // A thread loads the counter first to see how many have come, and then waits for all.
-    auto waits = std::make_shared<std::map<const void*, bool>>();
-    Faults faults;
-    faults.skipped_wait = [&states, waits](const uint64_t* word) {
-      for (const cuda::LaunchState& state : states) {
-        if (word != &state.met) continue;
-        bool& wait = (*waits)[cuda::simt::Machine::current];
-        return std::exchange(wait, !wait);
-      }
-      return false;
+  // `meeting`: the first of each launch, or the second. A thread loads the counter first to see how many have come, and
+  // then waits for all.
+  const auto no_wait = [](int meeting) {
+    return [meeting](const std::vector<cuda::LaunchState>& states) {
+      auto loads = std::make_shared<std::map<const void*, int>>();
+      Faults faults;
+      faults.skipped_wait = [&states, loads, meeting](const uint64_t* word) {
+        for (const cuda::LaunchState& state : states) {
+          if (word != &state.met) continue;
+          int& load = (*loads)[cuda::simt::Machine::current];
+          // The other meeting's waits take as many loads as they need.
+          const bool waits = load % 2 == 1, here = load / 2 == meeting;
+          const bool ends = !waits || here || __atomic_load_n(word, __ATOMIC_RELAXED) % kLanes == 0;
+          if (ends) load = (load + 1) % 4;
+          return waits && here;
+        }
+        return false;
+      };
+      return faults;
     };
-    return faults;
   };
   const auto no_fence = [](const std::vector<cuda::LaunchState>&) {
     Faults faults;
     faults.lost_fence = true;
     return faults;
   };
-  int seen[2] = {};
+  int seen[3] = {};
   for (uint64_t seed = 1; seed <= 8; ++seed) {
-    // A lane adds its share of one block, and copies its share of all.
-    seen[0] += Play(kKinds[3], 3000, 3, Always, seed, no_wait) == Outcome::kWrong;
-    seen[1] += Play(kKinds[3], 3000, 3, Always, seed, no_fence) == Outcome::kWrong;
+    // A lane adds its share of one block, and copies its share of all of them.
+    seen[0] += Play(kKinds[3], 3000, 1, Always, seed, no_wait(0)) == Outcome::kWrong;
+    // What members' lanes have sent this rank's lane is other than what it copies.
+    seen[1] += Play(kKinds[4], 3000, 1, Always, seed, no_wait(1)) == Outcome::kWrong;
+    seen[2] += Play(kKinds[3], 3000, 3, Always, seed, no_fence) == Outcome::kWrong;
   }
-  std::cout << "no lane waits: seen by " << seen[0] << " of 8 seeds; no fence: " << seen[1] << std::endl;
+  std::cout << "no lane waits for copies: seen by " << seen[0] << " of 8 seeds; for the ends: " << seen[1]
+            << "; no fence: " << seen[2] << std::endl;
   for (int each : seen) CHECK(each > 0);
 }
 
-// A lane that does not come ends the wait of the others, by the deadline.
-CASE("a lane that does not come") {
-  const auto never = [](const std::vector<cuda::LaunchState>& states) {
-    // More than all lanes count: the others' meeting is at a later count.
+// A meeting that does not become complete ends by the deadline, on all ranks.
+CASE("a meeting that is not complete") {
+  const auto more = [](const std::vector<cuda::LaunchState>& states) {
+    // One lane too many has counted, so the last one waits for those of a launch that does not come.
     __atomic_store_n(const_cast<uint64_t*>(&states[1].met), 1, __ATOMIC_RELAXED);
     return Faults{};
   };
-  CHECK(Play(kKinds[0], 301, 1, Always, 1, never) == Outcome::kStuck);
+  CHECK(Play(kKinds[0], 301, 1, Always, 1, more) == Outcome::kStuck);
 }
 
 }  // namespace

@@ -122,7 +122,7 @@ def critical_path_of_before(ranks: int, nbytes: int, most_lanes: int = 16) -> Cr
     while lanes * 2 <= most_lanes and lanes * 2 * (64 << 10) <= nbytes:
         lanes *= 2
     share, peers = -(-nbytes // lanes), ranks - 1
-    if path("all_reduce", ranks, nbytes, memory=True) is Path.PUSH:
+    if nbytes <= 64 << 10:
         return CriticalPath(lanes, 2 * share * peers + share, 2 * share * peers + 2 * share, 3 + peers, 0, 2, 1)
     # The begin's four words, its release and the fence after it; the begins, the marks, and where the buffers are.
     return CriticalPath(lanes, share, share, 1 + 5 + -(-ranks // 2) + 1 + 2, 3, 2, 1)

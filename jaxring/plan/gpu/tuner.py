@@ -125,7 +125,7 @@ def choose(
                 found.append((price, len(found), name, "memory", lanes))
             continue
         silent = topology.nranks == 1 or (ALGORITHMS[name].memory and topology.domains == 1)
-        way = path(collective, topology.nranks, nbytes, silent, tables=epilogue is not None)
+        way = path(collective, topology.nranks, nbytes, silent, epilogue is not None, most_lanes, whole_lines)
         lanes = _lanes(collective, name, where, nbytes, way, most_lanes, fewest_lanes)
         composes = topology.width > 1 and topology.domains > 1
         if lanes == 0 or (ALGORITHMS[name].hierarchical and not composes and not algorithm):
@@ -145,6 +145,8 @@ def choose(
         )
     found.sort()
     price, _, name, kind, lanes = found[0]
+    fuses = kind == "memory" and epilogue is None
+    way = path(collective, topology.nranks, nbytes, fuses, most_lanes=most_lanes, near=whole_lines)
     reason = f"{name} by {kind} is the cheapest of {len(found)} candidates, estimated {figures(price)} us"
     if name == nvls.NAME and nvls_widening > 1:
         reason += f"; its elements go through the switch {nvls_widening} times as wide"
@@ -160,6 +162,7 @@ def choose(
         reason + experimental.of_choice(name),
         [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
         asked_for(algorithm, protocol),
+        one_shot=way is Path.PUSH,
     )
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.plan import dtypes, protocols
 from jaxring.plan.gpu import copy_engine, nvls
-from jaxring.plan.gpu.lanes import Path, path
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import copies as cuda_copies
 from jaxring.runtime.cuda import nvls as cuda_nvls
@@ -62,9 +61,7 @@ def build(
         further = [dtypes.dtype_code(each) for each in spec.epilogue.further]
         plan.set_epilogue(list(spec.epilogue.functions), dtypes.dtype_code(spec.epilogue.result), further)
     elif choice.protocol == "memory" and ranks > 1 and schedule.spec.facts.gpu_fused is not None:
-        fused = schedule.spec.facts.gpu_fused
-        if path(schedule.spec.collective, ranks, nbytes, memory=True) is Path.PUSH:
-            fused = _ONE_SHOT
+        fused = _ONE_SHOT if choice.one_shot else schedule.spec.facts.gpu_fused
     in_place = "staged" not in configured.p2p
     plan.set_kernel(protocols.GPU[choice.protocol], fused, threads, configured.cuda_trap, in_place)
     plan.set_bulk(configured.cuda_bulk_bytes)

@@ -111,7 +111,8 @@ class CudaPlanner:
             ),
             Results.VALUES if spec.epilogue is None else spec.epilogue.results,
         )
-        moved = choice.algorithm in (copy_engine.NAME, nvls.NAME)  # through memory of the communicator's own
+        # Through memory of the communicator's own.
+        moved = choice.algorithm in (copy_engine.NAME, nvls.NAME) or choice.one_shot
         shares = (
             (bool(group.near) or group.several)
             and not moved

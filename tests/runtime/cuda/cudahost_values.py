@@ -62,7 +62,7 @@ def smoke():
 
 def grows(calls=8, runs=6):
     """A program whose memory is elsewhere in each run, since the results of all are kept: XLA updates its graph."""
-    elements = 4 << 20 if REAL else 1 << 10
+    elements = 4 << 20 if REAL else 1 << 17  # more than goes by the one-shot all-reduce
     run = jax.jit(jax.shard_map(lambda v: _chain(v, calls), mesh=mesh, in_specs=P("d"), out_specs=P("d")))
     rows = np.arange(RANKS, dtype=np.float32)[:, None] * np.ones((1, elements), np.float32)
     x = jax.make_array_from_callback(rows.shape, jax.sharding.NamedSharding(mesh, P("d")), lambda at: rows[at])
@@ -70,7 +70,11 @@ def grows(calls=8, runs=6):
     for result in kept:
         for shard in result.addressable_shards:
             np.testing.assert_array_equal(np.asarray(shard.data), (RANKS - 1) / 2 + calls)
-    print("grows:", {name: engine.native.counters()[name] for name in ("staged_launches", "shared_by_descriptor")})
+    counted = engine.native.counters()
+    print("grows:", {name: counted[name] for name in ("staged_launches", "shared_by_descriptor")})
+    # Of each kind there are some, or no graph had to be updated from one to the other.
+    assert counted["staged_launches"] > 0, counted
+    assert not REAL or counted["staged_launches"] < calls * runs, counted
 
 
 def _chain(v, calls):
@@ -301,13 +305,15 @@ def memory():
     reasons = {plan.reason.partition("; buffers ")[2] for plan in plans}
     print("memory:", {name: counted[name] for name in ("staged_launches", "shared_by_descriptor", "unshared")}, reasons)
     if "staged" in settings().p2p:
-        assert reasons == {"staged: JAXRING_P2P=staged asks for it"}, reasons
+        # Those of the one-shot all-reduce, which accesses no other rank's buffers, say nothing of them.
+        assert reasons - {""} == {"staged: JAXRING_P2P=staged asks for it"}, reasons
     elif processes == 1:  # XLA's allocator may have named the other devices itself
         assert reasons <= {"", "granted to the process's other devices, which XLA's allocator had not named"}, reasons
     elif REAL:
-        assert all(reason.startswith("shared by file descriptor") for reason in reasons), reasons
+        assert all(reason.startswith("shared by file descriptor") for reason in reasons - {""}), reasons
     else:  # buffers of JAX's CPU backend, which the fake GPU does not know
-        assert all("is not shared, since the driver exports no such memory" in reason for reason in reasons), reasons
+        unshared = "is not shared, since the driver exports no such memory"
+        assert all(unshared in reason for reason in reasons - {""}), reasons
     staged = any("staged" in plan.transports for plan in plans)
     copied = processes > 1 and (not REAL or "staged" in settings().p2p)
     assert staged == copied == (counted["staged_launches"] > 0), counted

@@ -81,14 +81,31 @@ def test_lanes_grow_with_size_up_to_the_limit():
 
 @pytest.mark.parametrize("nbytes", [8 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10])
 def test_no_lane_of_a_small_all_reduce_moves_many_bytes(nbytes):
-    choice = cuda_tuner.choose("all_reduce", (0,) * 8, nbytes, "float32", 32)
+    choice = cuda_tuner.choose("all_reduce", (0,) * 8, nbytes, "float32", 32, whole_lines=True)
     assert choice.algorithm == "direct"
-    if path("all_reduce", 8, nbytes, memory=True) is Path.PUSH:
+    assert choice.one_shot == (path("all_reduce", 8, nbytes, memory=True) is Path.PUSH)
+    if choice.one_shot:
         assert nbytes <= one_shot_bytes(8)
         # Bytes of lines, to each peer.
         assert 2 * nbytes / choice.channels <= 8 << 10
     else:
         assert nbytes / choice.channels <= 16 << 10  # a share of the vector of each rank, of all ranks together
+
+
+@pytest.mark.parametrize(
+    ("ranks", "lanes", "near", "most"),
+    [(2, 16, True, 256), (4, 32, True, 256), (8, 16, True, 128), (8, 8, True, 64), (2, 8, True, 128), (2, 16, False, 64)]
+    + [(3, 16, True, 64), (16, 16, True, 64)],
+)
+def test_the_one_shot_all_reduce_goes_as_far_as_lanes_and_links_carry_it(ranks, lanes, near, most):
+    assert one_shot_bytes(ranks, lanes, near) == most << 10
+    for nbytes in (most << 10, (most << 10) + 4):
+        choice = cuda_tuner.choose("all_reduce", (0,) * ranks, nbytes, "float32", lanes, whole_lines=near)
+        assert choice.one_shot == (nbytes == most << 10)
+    for other in ({"algorithm": "ring", "protocol": "ll128"} if near else {}, {"collective": "reduce_scatter"}):
+        options = {"collective": "all_reduce", **other}
+        choice = cuda_tuner.choose(options.pop("collective"), (0,) * ranks, 4, "float32", lanes, **options, whole_lines=near)
+        assert choice.one_shot == (not other)
 
 
 def test_an_epilogue_goes_by_step_tables_alone():
@@ -97,6 +114,7 @@ def test_an_epilogue_goes_by_step_tables_alone():
     choice = cuda_tuner.choose("all_reduce", (0,) * 8, 8 << 10, "float32", 32, epilogue=scale)
     assert (choice.algorithm, choice.protocol) == ("direct", "memory")
     assert choice.channels == lanes_for(Path.MEMORY, 8 << 10, 32) < plain.channels
+    assert plain.one_shot and not choice.one_shot
     with pytest.raises(ValueError, match="the switch applies no epilogue"):
         cuda_tuner.choose("all_reduce", (0, 0), 1 << 20, "float32", 32, algorithm="nvls", no_nvls="", epilogue=scale)
     found = cuda_tuner.choose("all_reduce", (0, 0), 64 << 20, "float32", 32, no_nvls="", also=("nvls",), epilogue=scale)

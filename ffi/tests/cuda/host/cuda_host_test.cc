@@ -132,6 +132,25 @@ CASE("four_processes") { PlayIn(4, FourProcesses); }
 
 CASE("graphs") { PlayIn(2, Graphs); }
 
+// A rank would write its lines beyond those that its peers read.
+void TooLongForAStage(Processes& here) {
+  const Schedule& schedule = Find("all_reduce direct 1x2 x1");
+  GroupShape shape = ShapeOf(schedule, {0, 1}, {0, 0}, cuda::Protocol::kSimple);
+  shape.stage_bytes = 8192;
+  auto group = Join(here, shape);
+  for (const uint64_t elements : {1024, 1025}) {
+    std::string why;
+    try {
+      PlanOf(here, group, shape, schedule, DType::kInt32, elements,
+             [](cuda::LaunchPlanSpec& spec) { spec.fused = cuda::Fused::kAllReduceOneShot; });
+    } catch (const std::invalid_argument& error) {
+      why = error.what();
+    }
+    CHECK_EQ(why.find("4100 bytes do not fit a stage of the one-shot all-reduce") != std::string::npos,
+             elements == 1025);
+  }
+}
+CASE("too_long_for_a_stage") { PlayIn(2, TooLongForAStage); }
 CASE("other_order") { PlayIn(2, OtherOrder); }
 
 // Last, as on a GPU it is the least certain.
