@@ -23,15 +23,14 @@ from typing import NamedTuple
 REGISTER_LIMITS = {
     "PlayKernel": 168,
     "FusedKernel": 168,
-    "StagedKernel": 168,
-    "StagedFusedKernel": 168,
     "OneShotKernel": 168,
     "AnyOneShotKernel": 168,
     "PointToPointKernel": 168,
     "ExtentsKernel": 168,
     "MulticastKernel": 168,
 }
-REGISTER_LIMIT_WIDE = 255  # accumulators of four vectors a pack, or of any number: at most 256 threads
+# Accumulators of four vectors a pack, or of any number, or a launch that copies its buffers: at most 256 threads.
+REGISTER_LIMIT_WIDE = 255
 SHARED_LIMIT = 8 * 1024
 # A multiprocessor's cache of instructions has some 128 KiB, and a loop over data must fit it. The loop with an epilogue
 # has the code of all widths, dtypes and functions, of which a launch runs a small part.
@@ -144,7 +143,7 @@ def resources(build: Path) -> list[Kernel]:
             elif entry is not None and (found := USED.search(line)):
                 shared = SHARED.search(line)
                 kind, protocol, width = readable(entry[0])
-                wide = kind.endswith("EpilogueKernel") or (kind != "OneShotKernel" and width == 4)
+                wide = kind.startswith(("Staged", "Epilogue")) or (kind != "OneShotKernel" and width == 4)
                 name = named(kind, protocol, width)
                 kernels.append(
                     Kernel(name, entry[1], int(found[1]), stack, spills, int(shared[1]) if shared else 0, wide)

@@ -12,24 +12,24 @@
 namespace jaxring::cuda {
 namespace {
 
-// All widths of an epilogue are in one kernel.
-constexpr int kEpilogueThreads = ThreadsAtMost(4);
+// Of a block at most: the copies take registers, too, and such launches are rare.
+constexpr int kStagedThreads = ThreadsAtMost(4);
 
 template <class Protocol, int kWiden>
-__global__ void __launch_bounds__(ThreadsAtMost(kWiden), 1) StagedKernel(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kStagedThreads, 1) StagedKernel(const __grid_constant__ Args args) {
   __shared__ Shared shared;
   PlayLane<Protocol, kWiden, true>(args, shared);
 }
 
 template <int kWiden>
-__global__ void __launch_bounds__(ThreadsAtMost(kWiden), 1)
+__global__ void __launch_bounds__(kStagedThreads, 1)
     StagedFusedKernel(Fused fused, const __grid_constant__ Args args) {
   __shared__ Shared shared;
   PlayFused<kWiden, true>(fused, args, shared);
 }
 
 template <class Protocol>
-__global__ void __launch_bounds__(kEpilogueThreads, 1)
+__global__ void __launch_bounds__(kStagedThreads, 1)
     StagedEpilogueKernel(const __grid_constant__ EpilogueArgs epilogue, const __grid_constant__ Args args) {
   __shared__ Shared shared;
   PlayEpilogueLane<Protocol, true>(epilogue, args, shared);
@@ -74,20 +74,20 @@ int LaunchStaged(const Args& args, int threads, void* stream) {
   const bool lines = args.protocol == Protocol::kLL;
   void* parameters[] = {const_cast<Args*>(&args)};
   return cudaLaunchKernel(lines ? OfWidth<ByLL>(width) : OfWidth<BySimple>(width), dim3(args.lanes),
-                          dim3(std::min(threads, ThreadsAtMost(width))), parameters, lines ? 0 : BulkBytes(args),
+                          dim3(std::min(threads, kStagedThreads)), parameters, lines ? 0 : BulkBytes(args),
                           static_cast<cudaStream_t>(stream));
 }
 
 int LaunchStagedFused(Fused fused, const Args& args, int threads, void* stream) {
   const uint32_t width = WidthOf(args);
   void* parameters[] = {&fused, const_cast<Args*>(&args)};
-  return cudaLaunchKernel(OfWidth<ByFused>(width), dim3(args.lanes), dim3(std::min(threads, ThreadsAtMost(width))),
+  return cudaLaunchKernel(OfWidth<ByFused>(width), dim3(args.lanes), dim3(std::min(threads, kStagedThreads)),
                           parameters, width == 0 ? BulkBytes(args) : 0, static_cast<cudaStream_t>(stream));
 }
 
 int LaunchStagedEpilogue(const EpilogueArgs& epilogue, const Args& args, int threads, void* stream) {
   const bool lines = args.protocol == Protocol::kLL;
-  threads = std::min(threads, kEpilogueThreads);
+  threads = std::min(threads, kStagedThreads);
   const uint64_t bytes = lines ? EpilogueShared<LL>::BytesFor(threads) : EpilogueShared<Slots>::BytesFor(threads);
   void* parameters[] = {const_cast<EpilogueArgs*>(&epilogue), const_cast<Args*>(&args)};
   return cudaLaunchKernel(lines ? ByEpilogue<LL>() : ByEpilogue<Slots>(), dim3(args.lanes), dim3(threads), parameters,
@@ -101,10 +101,10 @@ int LoadStagedKernels() {
     }
     if (const cudaError_t error = Load({OfWidth<ByLL>(width)})) return error;
   }
-  if (const cudaError_t error = Load({ByEpilogue<Slots>()}, EpilogueShared<Slots>::BytesFor(kEpilogueThreads))) {
+  if (const cudaError_t error = Load({ByEpilogue<Slots>()}, EpilogueShared<Slots>::BytesFor(kStagedThreads))) {
     return error;
   }
-  return Load({ByEpilogue<LL>()}, EpilogueShared<LL>::BytesFor(kEpilogueThreads));
+  return Load({ByEpilogue<LL>()}, EpilogueShared<LL>::BytesFor(kStagedThreads));
 }
 #endif
 
