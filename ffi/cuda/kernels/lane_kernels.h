@@ -15,7 +15,8 @@ constexpr uint32_t WidthOf(const Args& args) { return args.reduces ? Widening(ar
 // Threads of a block at most, by width: wide accumulators need the registers.
 constexpr int ThreadsAtMost(uint32_t width) { return width == 4 ? 256 : kMaxThreads; }
 
-// `kStages`: the launch copies its buffers (staging.h); without it Args::staging must say that there is nothing to copy.
+// `kStages`: the launch copies its buffers (staging.h); without it Args::staging must say that there is nothing to
+// copy.
 template <class Protocol, int kWiden, bool kStages = false>
 JAXRING_DEVICE void PlayLane(const Args& args, Shared& shared) {
   using Slices = PlainSlices<Protocol, kWiden>;

@@ -1,10 +1,11 @@
 // Launches whose buffers not all members can address play on own memory that they can, between a copy of the input and
-// one of the output. The kernel makes these copies, so that a launch is one node of a CUDA graph whether it makes them or
-// not: XLA captures a call again when its buffers' addresses change, and CUDA updates a graph to other kernels and other
-// parameters, but not to other nodes. Kernels that do so are others than those that do not, whose code it would slow down.
+// one of the output. The kernel makes these copies, so that a launch is one node of a CUDA graph whether it makes them
+// or not: XLA captures a call again when its buffers' addresses change, and CUDA updates a graph to other kernels and
+// other parameters, but not to other nodes. Kernels that do so are others than those that do not, whose code it would
+// slow down.
 //
-// A member's lane may read what any of this rank's lanes has copied, and write what any of them copies out. So all lanes
-// of the launch meet after the first copy and before the second. They are resident together.
+// A member's lane may read what any of this rank's lanes has copied, and write what any of them copies out. So all
+// lanes of the launch meet after the first copy and before the second. They are resident together.
 #pragma once
 
 #include "cuda/device/lane.h"
@@ -13,8 +14,8 @@
 
 namespace jaxring::cuda {
 
-// Waits until all lanes of the launch have come as far; to be called by all threads, also of a lane that has failed. What
-// any of their threads has stored before, all of this lane's see. Returns false if it gave up.
+// Waits until all lanes of the launch have come as far; to be called by all threads, also of a lane that has failed.
+// What any of their threads has stored before, all of this lane's see. Returns false if it gave up.
 JAXRING_DEVICE bool MeetLanes(const Lane& lane) {
   SyncBlock();
   bool lost = false;
@@ -59,8 +60,8 @@ JAXRING_DEVICE void CopyShare(const Args& args, char* to, const char* from, uint
 JAXRING_DEVICE bool StageIn(const Args& args, Shared& shared) {
   CopyShare(args, const_cast<char*>(args.in), args.staging.from, args.staging.in_bytes);
   const bool good = MeetLanes(Lane(args, shared));
-  // What all lanes have copied is there before a member learns that this rank has begun. (The tests' machine has made it
-  // known with the meeting: no test notices if this fence is missing.)
+  // What all lanes have copied is there before a member learns that this rank has begun. (The tests' machine has made
+  // it known with the meeting: no test notices if this fence is missing.)
   if (ThreadIndex() < args.member_count) FenceAll();
   return good;
 }

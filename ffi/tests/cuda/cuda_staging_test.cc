@@ -1,4 +1,5 @@
-// Launches that copy their buffers to memory that others address, and back: alone and in turn with launches that do not.
+// Launches that copy their buffers to memory that others address, and back: alone and in turn with launches that do
+// not.
 #include <iostream>
 #include <map>
 #include <memory>
@@ -41,8 +42,8 @@ struct Buffers {
   Memory in, out, staged_in, staged_out;
 };
 
-// `launches` of a kind one after another with new values, of which each rank copies those that `staged` says. `skew`: of
-// the addresses of the call's buffers.
+// `launches` of a kind one after another with new values, of which each rank copies those that `staged` says. `skew`:
+// of the addresses of the call's buffers.
 Outcome Play(const Kind& kind, uint64_t block, int launches, const std::function<bool(int, int)>& staged, uint64_t seed,
              const std::function<Faults(const std::vector<cuda::LaunchState>&)>& broken = {}, uint64_t skew = 0) {
   Scene scene(kind.schedule, kind.protocol, block);
@@ -55,7 +56,9 @@ Outcome Play(const Kind& kind, uint64_t block, int launches, const std::function
   std::vector<cuda::LaunchState> states(kRanks);
   std::vector<std::unique_ptr<Buffers>> buffers;
   std::vector<cuda::simt::Stream> streams(kRanks);
-  const auto value = [](int launch, int rank, uint64_t i) { return static_cast<float>((launch * 7 + rank * 3 + i) % 50); };
+  const auto value = [](int launch, int rank, uint64_t i) {
+    return static_cast<float>((launch * 7 + rank * 3 + i) % 50);
+  };
   bool right = true;
   for (int launch = 0; launch < launches; ++launch) {
     for (int rank = 0; rank < kRanks; ++rank) {

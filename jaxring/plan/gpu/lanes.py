@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 
-# Operands up to these sizes go by the one-shot all-reduce, which pushes them to every rank, where it has 16 lanes and every
-# rank reaches every other at the speed of NVLink or within one GPU. Measured for sums of float32 among ranks that share an
-# H200, in a CUDA graph (docs/benchmarks/h200): among 2 and 4 ranks it was faster up to 256 KiB and slower at 512 KiB, among
-# 8 slower above 128 KiB. GPUs joined by NVLink were not measured; vLLM's all-reduce, whose one-shot kernel moves half as
-# many bytes, goes by it among up to 4 of them below 512 KiB, and among up to 8 below 256 KiB
-# (csrc/custom_all_reduce.cuh). Other numbers of ranks keep the least.
+# Operands up to these sizes go by the one-shot all-reduce, which pushes them to every rank, where it has 16 lanes and
+# every rank reaches every other at the speed of NVLink or within one GPU. Measured for sums of float32 among ranks
+# that share an H200, in a CUDA graph (docs/benchmarks/h200): among 2 and 4 ranks it was faster up to 256 KiB and
+# slower at 512 KiB, among 8 slower above 128 KiB. GPUs joined by NVLink were not measured; vLLM's all-reduce, whose
+# one-shot kernel moves half as many bytes, goes by it among up to 4 of them below 512 KiB, and among up to 8 below 256
+# KiB (csrc/custom_all_reduce.cuh). Other numbers of ranks keep the least.
 _ONE_SHOT_BYTES = {2: 256 << 10, 4: 256 << 10, 8: 128 << 10}
 _ONE_SHOT_LANES = 16
 # With fewer lanes, over PCIe, and among other numbers of ranks.
