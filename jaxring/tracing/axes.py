@@ -168,20 +168,21 @@ def _bound_size(name: Hashable) -> int | None:
 
 
 def caller() -> tuple[str, int] | None:
-    """File and line of the innermost caller outside jaxring and JAX; None for a call that was traced earlier."""
+    """File and line of the innermost caller outside jaxring, JAX and Optax; None for a call that was traced earlier."""
     if _lowered_site.get() is not None:
         return None
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] not in ("jaxring", "jax", "functools", "contextlib"):
+        # Optax's chain() calls the transformations of jaxring.optax, at the same line for all of them.
+        if module.split(".")[0] not in ("jaxring", "jax", "optax", "functools", "contextlib"):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return None
 
 
 def call_site() -> str:
-    """``file.py:line`` of the innermost caller outside jaxring and JAX, for reports and errors."""
+    """``file.py:line`` of the innermost caller outside jaxring, JAX and Optax, for reports and errors."""
     lowered = _lowered_site.get()
     if lowered is not None:
         return lowered

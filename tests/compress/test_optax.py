@@ -127,3 +127,18 @@ def test_bad_calls():
         steps(jaxring.optax.compressed_mean("x", "int9"), 1)
     with pytest.raises(ValueError, match="compress=None leaves nothing to do"):
         steps(jaxring.optax.compressed_mean("x", None), 1)
+
+
+def test_the_call_site_is_the_users_line_and_none_of_optax():
+    mesh = Mesh(np.array(jax.devices()[:N]), ("x",))
+    chain = optax.chain(jaxring.optax.compressed_mean("x", "int8"), optax.sgd(0.1))
+    specs = jaxring.optax.state_specs(jax.eval_shape(chain.init, PARAMS), "x")
+
+    def update(grads):
+        return chain.update(jax.tree.map(lambda g: g[0], grads), chain.init(PARAMS))[1]
+
+    line = update.__code__.co_firstlineno + 1
+    step = jax.jit(jax.shard_map(update, mesh=mesh, in_specs=P("x"), out_specs=specs))
+    before = len(jaxring.plans())
+    jax.block_until_ready(step(gradients(0)))
+    assert {plan.site for plan in jaxring.plans()[before:]} == {f"test_optax.py:{line}"}

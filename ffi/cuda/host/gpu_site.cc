@@ -122,8 +122,12 @@ jaxring::Status Site::Run(int device, const void* partition, const void* in, voi
     }
     plan = group.plan;
   }
-  if (on_side_stream) return RunOnSideStream(*plan, rank, device, in, out, in_bytes, out_bytes, stream, epilogue);
-  return plan->Launch(rank, in, out, in_bytes, out_bytes, stream, vectors, epilogue);
+  const jaxring::Status status =
+      on_side_stream ? RunOnSideStream(*plan, rank, device, in, out, in_bytes, out_bytes, stream, epilogue)
+                     : plan->Launch(rank, in, out, in_bytes, out_bytes, stream, vectors, epilogue);
+  // The plan knows that its communicator is broken, not why.
+  if (!status.ok() && runtime_->Ended()) return jaxring::Status::Error(Code::kAborted, status.message);
+  return status;
 }
 
 jaxring::Status Site::RunOnSideStream(LaunchPlan& plan, int rank, int device, const void* in, void* out,

@@ -193,6 +193,7 @@ def test_a_process_that_ends_fails_the_others():
 def test_a_process_that_aborts_fails_the_others():
     for output in run_job("aborted", 2, 1):
         assert "process 1 called jaxring.abort(): enough" in output
+        assert "ABORTED: " in output
 
 
 @needs_fake
