@@ -42,7 +42,7 @@ NB_MODULE(JAXRING_MODULE, m) {
     info["nvtx"] = NvtxVersion();
     return info;
   });
-  m.def("device_count", [] { return ThisGpu().DeviceCount(); }, "GPUs that this process sees; 0 without a driver.");
+  m.def("device_count", [] { return ThisGpu().devices.Count(); }, "GPUs that this process sees; 0 without a driver.");
   nb::class_<DeviceInfo>(m, "Device", "A GPU as the driver describes it.")
       .def_ro("name", &DeviceInfo::name)
       .def_ro("uuid", &DeviceInfo::uuid)
@@ -52,16 +52,16 @@ NB_MODULE(JAXRING_MODULE, m) {
       .def_ro("multiprocessors", &DeviceInfo::multiprocessors)
       .def_ro("busid", &DeviceInfo::busid, "The PCI bus id as in /sys, or \"\".");
   m.def(
-      "device", [](int device) { return ThisGpu().Info(device); }, nb::arg("device"),
+      "device", [](int device) { return ThisGpu().devices.Info(device); }, nb::arg("device"),
       "Describes a GPU that this process sees.");
   m.def(
-      "can_access", [](int device, int peer) { return ThisGpu().CanAccess(device, peer); }, nb::arg("device"),
+      "can_access", [](int device, int peer) { return ThisGpu().devices.CanAccess(device, peer); }, nb::arg("device"),
       nb::arg("peer"), "Whether kernels of a device can address another one's memory.");
   m.def(
-      "stores_whole_lines", [](int device, int peer) { return ThisGpu().StoresWholeLines(device, peer); },
+      "stores_whole_lines", [](int device, int peer) { return ThisGpu().devices.StoresWholeLines(device, peer); },
       nb::arg("device"), nb::arg("peer"), "Whether 128-byte stores of a device arrive in another one's memory whole.");
   m.def(
-      "has_multicast", [](int device) { return ThisGpu().HasMulticast(device); }, nb::arg("device"),
+      "has_multicast", [](int device) { return ThisGpu().multicast.Supported(device); }, nb::arg("device"),
       "Whether the driver reports multicast (NVLS) for a device.");
   m.def(
       "prepare", [](int device) { Cuda().Prepare(device); }, nb::arg("device"),

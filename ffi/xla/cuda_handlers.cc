@@ -163,7 +163,7 @@ void RegisterStateType(XLA_FFI_CallFrame* frame) {
 ffi::Error Awaited(void* stream, ffi::Error error) {
   if (error.failure()) return error;
   try {
-    ThisGpu().Synchronize(0, stream);
+    ThisGpu().streams.Synchronize(0, stream);
   } catch (const std::exception& raised) {
     return ffi::Error(ffi::ErrorCode::kInternal, raised.what());
   }

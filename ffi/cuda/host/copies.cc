@@ -12,7 +12,8 @@ constexpr uint64_t kAlignment = 256;
 
 Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& moves, std::vector<int> arrivals,
                uint64_t block_bytes, int in_blocks, int out_blocks)
-    : gpu_(communicator.gpu()),
+    : streams_(communicator.gpu().streams),
+      kernels_(communicator.gpu().kernels),
       device_(communicator.ranks().spec().ranks.at(rank).device),
       staging_(communicator.memory().StagingBuffer(rank, rank)),
       block_(block_bytes),
@@ -40,27 +41,27 @@ Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& mo
 void Copies::Enqueue(const Args& barriers, const char* in, char* out, void* stream) const {
   for (uint64_t at = 0; at < block_; at += slice_) {
     const uint64_t bytes = std::min(slice_, block_ - at);
-    gpu_.LaunchBarrier(device_, true, barriers, stream);
+    kernels_.LaunchBarrier(device_, true, barriers, stream);
     // A trap before the last would keep later ones from telling the peers.
     Args closing = barriers;
     closing.trap = barriers.trap && bytes == block_ - at;
-    for (const Put& put : puts_) gpu_.CopyAsync(put.to, in + put.from * block_ + at, bytes, stream);
-    gpu_.LaunchBarrier(device_, false, closing, stream);
+    for (const Put& put : puts_) streams_.CopyAsync(put.to, in + put.from * block_ + at, bytes, stream);
+    kernels_.LaunchBarrier(device_, false, closing, stream);
     // Adjacent whole blocks are copied at once.
     const bool whole = slice_ == block_;
     for (size_t i = 0; i < arrivals_.size();) {
       size_t end = i + 1;
       while (whole && end < arrivals_.size() && arrivals_[end] == arrivals_[end - 1] + 1) ++end;
-      gpu_.CopyAsync(out + arrivals_[i] * block_ + at, staging_ + arrivals_[i] * slice_, bytes * (end - i), stream);
+      streams_.CopyAsync(out + arrivals_[i] * block_ + at, staging_ + arrivals_[i] * slice_, bytes * (end - i), stream);
       i = end;
     }
   }
   // Last, since no other rank waits for these.
   for (const Move& move : own_) {
     if (move.from < 0) {
-      gpu_.ClearAsync(device_, out + move.to * block_, block_, stream);
+      streams_.ClearAsync(device_, out + move.to * block_, block_, stream);
     } else {
-      gpu_.CopyAsync(out + move.to * block_, in + move.from * block_, block_, stream);
+      streams_.CopyAsync(out + move.to * block_, in + move.from * block_, block_, stream);
     }
   }
 }

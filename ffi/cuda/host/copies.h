@@ -37,7 +37,8 @@ class Copies {
     int from;
     char* to;  // the block in the peer's staging buffer
   };
-  Gpu& gpu_;
+  GpuStreams& streams_;
+  GpuKernels& kernels_;
   int device_;
   const char* staging_;
   uint64_t block_, slice_;

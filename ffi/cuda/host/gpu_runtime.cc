@@ -36,7 +36,7 @@ Runtime::Runtime(Gpu& gpu, Network& network, bool checksums, int process, std::f
       wake_(std::move(wake)),
       regions_(gpu, process),
       proxy_(gpu, network, checksums),
-      side_streams_(gpu, service_),
+      side_streams_(gpu.streams, service_),
       monitor_([this] { MonitorLoop(); }) {}
 
 Runtime::~Runtime() {
@@ -69,8 +69,8 @@ std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& s
 
 void Runtime::Prepare(int device) {
   char* word = service_.Do([&] {
-    gpu_.Prepare(device);
-    return gpu_.AllocatePinned(kLineBytes);
+    gpu_.devices.Prepare(device);
+    return gpu_.memory.AllocatePinned(kLineBytes);
   });
   MutexLock lock(mutex_);
   pinned_.push_back(word);
@@ -86,13 +86,13 @@ uint32_t Runtime::ReadBehind(void* stream, const void* word) {
     }
   }
   // Several programs read on one device.
-  if (to == nullptr) to = service_.Do([&] { return gpu_.AllocatePinned(kLineBytes); });
+  if (to == nullptr) to = service_.Do([&] { return gpu_.memory.AllocatePinned(kLineBytes); });
   const auto give_back = [&] {
     MutexLock lock(mutex_);
     pinned_.push_back(to);
   };
   try {
-    gpu_.ReadBehind(stream, to, word, sizeof(uint32_t));
+    gpu_.streams.ReadBehind(stream, to, word, sizeof(uint32_t));
   } catch (...) {
     give_back();
     throw;

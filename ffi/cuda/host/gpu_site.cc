@@ -65,7 +65,7 @@ jaxring::Status Site::Partition(int device, const void* partition, void* stream,
     *found = known->second;
     return {};
   }
-  if (!runtime_->gpu().Capturing(stream)) {
+  if (!runtime_->gpu().streams.Capturing(stream)) {
     lock.Unlock();
     // This stream writes the operand, so it must be waited for. Once per site and device.
     const uint32_t value = runtime_->ReadBehind(stream, partition);

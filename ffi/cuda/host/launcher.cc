@@ -27,11 +27,11 @@ uint64_t LongestSlice(Protocol protocol, uint64_t slot_bytes, uint64_t element, 
 }
 
 template <class T>
-T* Upload(Gpu& gpu, int device, const std::vector<T>& items) {
+T* Upload(GpuMemory& memory, int device, const std::vector<T>& items) {
   if (items.empty()) return nullptr;
-  char* memory = gpu.Allocate(device, items.size() * sizeof(T));
-  gpu.Copy(device, memory, items.data(), items.size() * sizeof(T));
-  return reinterpret_cast<T*>(memory);
+  char* copy = memory.Allocate(device, items.size() * sizeof(T));
+  memory.Copy(device, copy, items.data(), items.size() * sizeof(T));
+  return reinterpret_cast<T*>(copy);
 }
 
 }  // namespace
@@ -126,11 +126,11 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   shape.pieces = spec_.pieces;
   shape.tile_elements = tile_;
   for (int p = 0; p <= spec_.pieces; ++p) piece_begin.push_back(shape.PieceBegin(p));
-  args.steps = Upload(gpu, device, table.steps);
-  args.lane_begin = Upload(gpu, device, table.lane_begin);
-  args.peers = Upload(gpu, device, table.peers);
-  args.route = Upload(gpu, device, route);
-  args.piece_begin = Upload(gpu, device, piece_begin);
+  args.steps = Upload(gpu.memory, device, table.steps);
+  args.lane_begin = Upload(gpu.memory, device, table.lane_begin);
+  args.peers = Upload(gpu.memory, device, table.peers);
+  args.route = Upload(gpu.memory, device, route);
+  args.piece_begin = Upload(gpu.memory, device, piece_begin);
   const uint64_t scratch = ScratchBytes(tile_, element, widening_) * spec_.scratch_chunks * spec_.nlanes;
   if (scratch != 0) args.scratch = communicator_->memory().Scratch(rank, scratch);
   args.block_elements = spec_.block_elements;
@@ -149,10 +149,10 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.dtype = spec_.dtype;
   args.op = spec_.op;
   args.reduces = spec_.reduces;
-  if (spec_.bulk_bytes != 0 && gpu.Info(device).major >= 9) args.bulk_bytes = spec_.bulk_bytes;
+  if (spec_.bulk_bytes != 0 && gpu.devices.Info(device).major >= 9) args.bulk_bytes = spec_.bulk_bytes;
   local.status = communicator_->memory().NewStatus();
   args.status = local.status;
-  args.state = reinterpret_cast<LaunchState*>(gpu.Allocate(device, sizeof(LaunchState)));
+  args.state = reinterpret_cast<LaunchState*>(gpu.memory.Allocate(device, sizeof(LaunchState)));
   args.trap = spec_.trap;
   local.members = memory;
   if (memory) {
@@ -171,7 +171,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   }
   if (spec_.ragged_row) {
     const uint64_t words = ExtentWords(args.in_blocks, args.pieces);
-    local.extents = reinterpret_cast<uint64_t*>(gpu.Allocate(device, words * sizeof(uint64_t)));
+    local.extents = reinterpret_cast<uint64_t*>(gpu.memory.Allocate(device, words * sizeof(uint64_t)));
     args.extents = ExtentsAt(local.extents, args.in_blocks, args.pieces);
   }
   MutexLock lock(mutex_);
@@ -210,7 +210,7 @@ void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<
 bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset) {
   if (bytes == 0) return true;
   const bool alone = communicator_->ranks().one_process();
-  const Allocation allocation = communicator_->gpu().Find(pointer);
+  const Allocation allocation = communicator_->gpu().memory.Find(pointer);
   const bool whole = Within(allocation, pointer, bytes);
   if (alone ? allocation.base != nullptr && !whole : allocation.sharing == Sharing::kNone || !whole) return false;
   *region = 0;
@@ -234,7 +234,7 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
 // Whether the process's other devices can address the memory at the pointer. Where they cannot, they will.
 bool LaunchPlan::Reached(const Local& local, const void* pointer) {
   for (int device : local.others) {
-    if (communicator_->gpu().Reaches(device, pointer)) continue;
+    if (communicator_->gpu().memory.Reaches(device, pointer)) continue;
     communicator_->regions().exports().PostGrant(local.others, pointer);
     return false;
   }
@@ -328,16 +328,16 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
 
 void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors,
                          const EpilogueBuffers* epilogue, uint64_t in_bytes, uint64_t out_bytes, void* stream) const {
-  Gpu& gpu = communicator_->gpu();
+  GpuKernels& kernels = communicator_->gpu().kernels;
   const int device = communicator_->ranks()[rank].device;
-  if (local.multicast) return gpu.LaunchMulticast(device, *local.multicast, args, spec_.threads, stream);
-  if (spec_.fused) return gpu.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
+  if (local.multicast) return kernels.LaunchMulticast(device, *local.multicast, args, spec_.threads, stream);
+  if (spec_.fused) return kernels.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
   if (spec_.epilogue) {
-    return gpu.LaunchEpilogue(device, EpilogueOn(*spec_.epilogue, *epilogue), args, spec_.threads, stream);
+    return kernels.LaunchEpilogue(device, EpilogueOn(*spec_.epilogue, *epilogue), args, spec_.threads, stream);
   }
   if (spec_.half != Half::kBoth) {
     const bool silent = local.point_to_point.sends && local.point_to_point.header_ring == nullptr;
-    return silent ? void() : gpu.LaunchPointToPoint(device, local.point_to_point, args, spec_.threads, stream);
+    return silent ? void() : kernels.LaunchPointToPoint(device, local.point_to_point, args, spec_.threads, stream);
   }
   if (spec_.ragged_row) {
     if (vectors == nullptr)
@@ -345,9 +345,9 @@ void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedV
     const uint64_t row_bytes = std::max<uint64_t>(1, *spec_.ragged_row * ElementBytes(spec_.dtype));
     const Ragged ragged{*vectors,       in_bytes / row_bytes, out_bytes / row_bytes, *spec_.ragged_row, local.extents,
                         args.in_blocks, args.pieces};
-    gpu.LaunchExtents(device, ragged, args, stream);
+    kernels.LaunchExtents(device, ragged, args, stream);
   }
-  gpu.Launch(device, args, spec_.threads, stream);
+  kernels.Launch(device, args, spec_.threads, stream);
 }
 
 void LaunchPlan::Break(const std::string& why) {

@@ -5,7 +5,7 @@
 namespace jaxring::cuda {
 
 void* SideStreams::Event(Side& side) {
-  if (side.idle.empty()) return service_.Do([&] { return gpu_.NewEvent(side.device); });
+  if (side.idle.empty()) return service_.Do([&] { return streams_.NewEvent(side.device); });
   void* event = side.idle.back();
   side.idle.pop_back();
   return event;
@@ -16,11 +16,11 @@ void* SideStreams::Fork(int number, int device, void* stream) {
   Side& side = side_streams_[number];
   if (side.stream == nullptr) {
     side.device = device;
-    side.stream = service_.Do([&] { return gpu_.NewSideStream(device); });
+    side.stream = service_.Do([&] { return streams_.NewSide(device); });
   }
   void* event = Event(side);
-  gpu_.Record(event, stream);
-  gpu_.Follow(side.stream, event);
+  streams_.Record(event, stream);
+  streams_.Follow(side.stream, event);
   side.idle.push_back(event);  // can be reused: a later Record does not change what already follows it
   return side.stream;
 }
@@ -29,7 +29,7 @@ void SideStreams::Started(int number, const void* result) {
   MutexLock lock(mutex_);
   Side& side = side_streams_.at(number);
   void* event = Event(side);
-  gpu_.Record(event, side.stream);
+  streams_.Record(event, side.stream);
   ++count_;
   // A start that was never joined, because its program failed in between.
   if (void* old = std::exchange(side.started[result], event)) side.idle.push_back(old);
@@ -40,7 +40,7 @@ bool SideStreams::Join(int number, const void* result, void* stream) {
   Side& side = side_streams_[number];
   const auto it = side.started.find(result);
   if (it == side.started.end()) return false;
-  gpu_.Follow(stream, it->second);
+  streams_.Follow(stream, it->second);
   side.idle.push_back(it->second);
   side.started.erase(it);
   return true;

@@ -11,16 +11,16 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "cuda/host/gpu/gpu.h"
+#include "cuda/host/gpu/gpu_streams.h"
 #include "cuda/host/memory/service.h"
 
 namespace jaxring::cuda {
 
 class SideStreams {
  public:
-  SideStreams(Gpu& gpu, Service& service) : gpu_(gpu), service_(service) {}
+  SideStreams(GpuStreams& streams, Service& service) : streams_(streams), service_(service) {}
 
-  // The side stream, ordered after `stream`. `number`: the device's number in XLA; `device`: its number in Gpu.
+  // The side stream, ordered after `stream`. `number`: the device's number in XLA; `device`: its number in GpuDevices.
   void* Fork(int number, int device, void* stream);
   // The work enqueued since Fork writes `result`.
   void Started(int number, const void* result);
@@ -40,7 +40,7 @@ class SideStreams {
   };
   void* Event(Side& side) JAXRING_REQUIRES(mutex_);
 
-  Gpu& gpu_;
+  GpuStreams& streams_;
   Service& service_;  // makes streams and events, since a thread that captures a graph must not
   Mutex mutex_;
   std::map<int, Side> side_streams_ JAXRING_GUARDED_BY(mutex_);

@@ -16,17 +16,17 @@ double Microseconds(std::chrono::steady_clock::duration time) {
 // Device memory, a stream and an event of one rank, freed by the destructor.
 struct Rank {
   Rank(Gpu& g, int d, uint64_t in_bytes, uint64_t out_bytes) : gpu(g), device(d) {
-    for (char*& each : in) each = gpu.Allocate(device, in_bytes + 1);
-    out = gpu.Allocate(device, out_bytes + 1);
-    stream = gpu.NewStream(device);
-    event = gpu.NewEvent(device);
+    for (char*& each : in) each = gpu.memory.Allocate(device, in_bytes + 1);
+    out = gpu.memory.Allocate(device, out_bytes + 1);
+    stream = gpu.streams.New(device);
+    event = gpu.streams.NewEvent(device);
   }
   ~Rank() {
     try {
-      for (char* each : in) gpu.Free(device, each);
-      gpu.Free(device, out);
-      gpu.CloseEvent(device, event);
-      gpu.CloseStream(device, stream);
+      for (char* each : in) gpu.memory.Free(device, each);
+      gpu.memory.Free(device, out);
+      gpu.streams.CloseEvent(device, event);
+      gpu.streams.Close(device, stream);
     } catch (const GpuError&) {  // the context is lost, which frees its memory
     }
   }
@@ -39,15 +39,15 @@ struct Rank {
 using Ranks = std::vector<std::unique_ptr<Rank>>;
 
 // A graph of what `enqueue` puts on the ranks' streams.
-std::function<void()> CaptureAll(Gpu& gpu, Ranks& ranks, const std::function<void()>& enqueue) {
+std::function<void()> CaptureAll(GpuStreams& streams, Ranks& ranks, const std::function<void()>& enqueue) {
   Rank& first = *ranks.front();
-  return gpu.Capture(first.device, first.stream, [&] {
-    gpu.Record(first.event, first.stream);
-    for (size_t r = 1; r < ranks.size(); ++r) gpu.Follow(ranks[r]->stream, first.event);
+  return streams.Capture(first.device, first.stream, [&] {
+    streams.Record(first.event, first.stream);
+    for (size_t r = 1; r < ranks.size(); ++r) streams.Follow(ranks[r]->stream, first.event);
     enqueue();
     for (size_t r = 1; r < ranks.size(); ++r) {
-      gpu.Record(ranks[r]->event, ranks[r]->stream);
-      gpu.Follow(first.stream, ranks[r]->event);
+      streams.Record(ranks[r]->event, ranks[r]->stream);
+      streams.Follow(first.stream, ranks[r]->event);
     }
   });
 }
@@ -55,12 +55,12 @@ std::function<void()> CaptureAll(Gpu& gpu, Ranks& ranks, const std::function<voi
 // Measures a result's times by repeated calls of `launch`, for all ranks, and `await`. launch(i) has the inputs i % 2;
 // the last launch of each measurement has inputs 0.
 template <class Launch, class Await, class Result>
-void Clock(Gpu& gpu, Ranks& ranks, int launches, Timed timed, Launch launch, Await await, Result* result) {
+void Clock(GpuStreams& streams, Ranks& ranks, int launches, Timed timed, Launch launch, Await await, Result* result) {
   const auto all = [&] {
     for (int i = launches; i-- > 0;) launch(i);
   };
   if (timed == Timed::kInGraph) {
-    const std::function<void()> graph = CaptureAll(gpu, ranks, all);
+    const std::function<void()> graph = CaptureAll(streams, ranks, all);
     constexpr int kReplays = 5;
     graph();  // its first launch also uploads it
     await();
@@ -103,7 +103,7 @@ Ranks MakeRanks(LaunchPlan& plan) {
 // Runs the plan; `read` gives a rank's output.
 template <class Read>
 auto Play(LaunchPlan& plan, Ranks& ranks, int launches, Timed timed, Read read) {
-  Gpu& gpu = plan.communicator().gpu();
+  GpuStreams& streams = plan.communicator().gpu().streams;
   const auto launch = [&](int i) {
     for (size_t r = 0; r < ranks.size(); ++r) {
       const jaxring::Status status = plan.Launch(static_cast<int>(r), ranks[r]->in[i % 2], ranks[r]->out,
@@ -114,7 +114,7 @@ auto Play(LaunchPlan& plan, Ranks& ranks, int launches, Timed timed, Read read) 
   // A kernel that has trapped leaves the driver without words for it; what it has recorded says more.
   const auto await = [&] {
     try {
-      for (auto& rank : ranks) gpu.Synchronize(rank->device, rank->stream);
+      for (auto& rank : ranks) streams.Synchronize(rank->device, rank->stream);
     } catch (const GpuError& error) {
       if (std::string fault = plan.Fault(); !fault.empty()) throw std::runtime_error(fault + "; " + error.what());
       throw;
@@ -133,7 +133,7 @@ auto Play(LaunchPlan& plan, Ranks& ranks, int launches, Timed timed, Read read) 
   }
   result.other_outputs = outputs();
   if (launches > 0) {
-    Clock(gpu, ranks, launches, timed, launch, await, &result);
+    Clock(streams, ranks, launches, timed, launch, await, &result);
   } else {
     launch(0);
     await();
@@ -146,21 +146,21 @@ auto Play(LaunchPlan& plan, Ranks& ranks, int launches, Timed timed, Read read) 
 void Fill(Gpu& gpu, Rank& rank, char* memory, uint64_t bytes, uint32_t word) {
   const std::vector<uint32_t> first(std::min<uint64_t>(bytes, 65536) / 4, word);
   uint64_t done = 4 * first.size();
-  gpu.Copy(rank.device, memory, first.data(), done);
+  gpu.memory.Copy(rank.device, memory, first.data(), done);
   while (done < bytes) {
     const uint64_t more = std::min(done, bytes - done);
-    gpu.CopyAsync(memory + done, memory, more, rank.stream);
+    gpu.streams.CopyAsync(memory + done, memory, more, rank.stream);
     done += more;
   }
-  gpu.Synchronize(rank.device, rank.stream);
+  gpu.streams.Synchronize(rank.device, rank.stream);
 }
 
 // The word that the rank's output consists of, which is read part by part into `pinned` memory of so many bytes.
-uint32_t WordOf(Gpu& gpu, const Rank& rank, uint64_t bytes, char* pinned, uint64_t pinned_bytes) {
+uint32_t WordOf(GpuMemory& memory, const Rank& rank, uint64_t bytes, char* pinned, uint64_t pinned_bytes) {
   uint32_t word = 0;
   for (uint64_t at = 0; at < bytes; at += pinned_bytes) {
     const uint64_t part = std::min(pinned_bytes, bytes - at);
-    gpu.Copy(rank.device, pinned, rank.out + at, part);
+    memory.Copy(rank.device, pinned, rank.out + at, part);
     if (at == 0) std::memcpy(&word, pinned, 4);
     if (std::memcmp(pinned, &word, 4) != 0 || std::memcmp(pinned, pinned + 4, part - 4) != 0) {
       throw std::runtime_error("a rank's output of equal inputs differs between its first word and one of the " +
@@ -188,12 +188,12 @@ StandaloneResult<std::string> RunStandalone(LaunchPlan& plan, const std::vector<
         throw std::invalid_argument("the input of rank " + std::to_string(r) + " has " + std::to_string(input.size()) +
                                     " bytes, not " + std::to_string(plan.in_bytes()));
       }
-      gpu.Copy(ranks[r]->device, ranks[r]->in[set], input.data(), input.size());
+      gpu.memory.Copy(ranks[r]->device, ranks[r]->in[set], input.data(), input.size());
     }
   }
   return Play(plan, ranks, launches, timed, [&](const Rank& rank) {
     std::string output(plan.out_bytes(), 0);
-    gpu.Copy(rank.device, output.data(), rank.out, output.size());
+    gpu.memory.Copy(rank.device, output.data(), rank.out, output.size());
     return output;
   });
 }
@@ -211,23 +211,23 @@ StandaloneResult<uint32_t> RunStandaloneWords(LaunchPlan& plan, uint32_t input, 
     Fill(gpu, *rank, rank->in[1], plan.in_bytes(), other);
   }
   const uint64_t part = std::min<uint64_t>(plan.out_bytes(), uint64_t{16} << 20);
-  const std::unique_ptr<char, std::function<void(char*)>> pinned(gpu.AllocatePinned(part), [&](char* memory) {
+  const std::unique_ptr<char, std::function<void(char*)>> pinned(gpu.memory.AllocatePinned(part), [&](char* memory) {
     try {
-      gpu.FreePinned(memory);
+      gpu.memory.FreePinned(memory);
     } catch (const GpuError&) {  // the context is lost
     }
   });
   return Play(plan, ranks, launches, timed,
-              [&](const Rank& rank) { return WordOf(gpu, rank, plan.out_bytes(), pinned.get(), part); });
+              [&](const Rank& rank) { return WordOf(gpu.memory, rank, plan.out_bytes(), pinned.get(), part); });
 }
 
 double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies) {
   Rank rank(gpu, device, bytes, bytes);
-  gpu.CopyAsync(rank.out, rank.in[0], bytes, rank.stream);
-  gpu.Synchronize(device, rank.stream);
+  gpu.streams.CopyAsync(rank.out, rank.in[0], bytes, rank.stream);
+  gpu.streams.Synchronize(device, rank.stream);
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < copies; ++i) gpu.CopyAsync(rank.out, rank.in[0], bytes, rank.stream);
-  gpu.Synchronize(device, rank.stream);
+  for (int i = 0; i < copies; ++i) gpu.streams.CopyAsync(rank.out, rank.in[0], bytes, rank.stream);
+  gpu.streams.Synchronize(device, rank.stream);
   return Microseconds(std::chrono::steady_clock::now() - begin) / copies;
 }
 
@@ -236,20 +236,20 @@ StandaloneResult<std::string> TimeEmpty(Gpu& gpu, int ranks, int launches, Timed
   args.lanes = lanes;
   Ranks places;
   for (int r = 0; r < ranks; ++r) {
-    const int device = r % gpu.DeviceCount();
-    gpu.Prepare(device);
+    const int device = r % gpu.devices.Count();
+    gpu.devices.Prepare(device);
     places.push_back(std::make_unique<Rank>(gpu, device, 0, 0));
   }
   const auto launch = [&](int) {
-    for (auto& rank : places) gpu.LaunchEmpty(rank->device, lanes > 0 ? &args : nullptr, threads, rank->stream);
+    for (auto& rank : places) gpu.kernels.LaunchEmpty(rank->device, lanes > 0 ? &args : nullptr, threads, rank->stream);
   };
   const auto await = [&] {
-    for (auto& rank : places) gpu.Synchronize(rank->device, rank->stream);
+    for (auto& rank : places) gpu.streams.Synchronize(rank->device, rank->stream);
   };
   launch(0);
   await();
   StandaloneResult<std::string> result;
-  Clock(gpu, places, launches, timed, launch, await, &result);
+  Clock(gpu.streams, places, launches, timed, launch, await, &result);
   return result;
 }
 

@@ -15,9 +15,9 @@ uint64_t RoundUp(uint64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes 
 // and with none CUDA would make one on device 0, which may be none of them.
 uint32_t* NewAbortWord(Gpu& gpu, const RankGroup& ranks) {
   for (int r = 0; r < ranks.size(); ++r) {
-    if (ranks.local(r)) gpu.Prepare(ranks[r].device);
+    if (ranks.local(r)) gpu.devices.Prepare(ranks[r].device);
   }
-  return reinterpret_cast<uint32_t*>(gpu.AllocatePinned(kLineBytes));
+  return reinterpret_cast<uint32_t*>(gpu.memory.AllocatePinned(kLineBytes));
 }
 
 const char* const kMend =
@@ -33,7 +33,7 @@ Communicator::Communicator(Gpu& gpu, Regions& regions, Proxy* proxy, int process
       proxy_(proxy),
       ranks_(process, std::move(spec)),
       health_(NewAbortWord(gpu, ranks_)),
-      memory_(gpu, regions, ranks_, health_),
+      memory_(gpu.memory, regions, ranks_, health_),
       multicast_(gpu, regions, ranks_.spec()) {
   for (int r = 0; r < ranks_.size(); ++r) {
     if (!ranks_.local(r)) continue;
@@ -41,10 +41,10 @@ Communicator::Communicator(Gpu& gpu, Regions& regions, Proxy* proxy, int process
     regions_.Use(here.device);
     const std::vector<int> members = ranks_.Members(r);
     for (int m : members) {
-      if (ranks_.local(m)) gpu_.EnableAccess(here.device, ranks_[m].device);
+      if (ranks_.local(m)) gpu_.devices.EnableAccess(here.device, ranks_[m].device);
     }
     here.arena = memory_.New(r, ArenaBytes());
-    here.own = gpu_.Allocate(here.device, OwnBytes());
+    here.own = gpu_.memory.Allocate(here.device, OwnBytes());
     here.members.resize(members.size());
     locals_.emplace(r, std::move(here));
   }
@@ -90,9 +90,9 @@ void Communicator::EnterArena(int rank, int peer, Location theirs) {
     member.stage_theirs = arena + StageOffset(rank);
     member.stage_ours = here.arena + StageOffset(peer);
     member.rank = peer;
-    gpu_.Copy(here.device,
-              here.own + ConnectionIndex(Protocol{kProtocols}, 0, 0) * sizeof(Connection) + m * sizeof(Member), &member,
-              sizeof member);
+    gpu_.memory.Copy(here.device,
+                     here.own + ConnectionIndex(Protocol{kProtocols}, 0, 0) * sizeof(Connection) + m * sizeof(Member),
+                     &member, sizeof member);
   }
 }
 
@@ -111,11 +111,11 @@ void Communicator::Probe(int rank) {
     char* own = here.arena + ProbeOffset(peer);
     char* theirs = reinterpret_cast<char*>(here.members[m].theirs) - BarrierOffset(rank) + ProbeOffset(rank);
     const uint64_t pattern = Pattern(rank, peer);
-    gpu_.Copy(here.device, own + kLineBytes, &pattern, sizeof pattern);
-    gpu_.Copy(here.device, theirs, own + kLineBytes, sizeof pattern);
-    gpu_.Copy(here.device, own + 2 * kLineBytes, theirs, sizeof pattern);
+    gpu_.memory.Copy(here.device, own + kLineBytes, &pattern, sizeof pattern);
+    gpu_.memory.Copy(here.device, theirs, own + kLineBytes, sizeof pattern);
+    gpu_.memory.Copy(here.device, own + 2 * kLineBytes, theirs, sizeof pattern);
     uint64_t back = 0;
-    gpu_.Copy(here.device, &back, own + 2 * kLineBytes, sizeof back);
+    gpu_.memory.Copy(here.device, &back, own + 2 * kLineBytes, sizeof back);
     if (back != pattern) {
       throw std::runtime_error(ranks_[rank].name + " does not read from " + ranks_[peer].name +
                                " what it wrote there. " + kMend);
@@ -127,7 +127,7 @@ void Communicator::Verify(int rank) {
   Local& here = At(rank);
   for (int peer : ranks_.Members(rank)) {
     uint64_t found = 0;
-    gpu_.Copy(here.device, &found, here.arena + ProbeOffset(peer), sizeof found);
+    gpu_.memory.Copy(here.device, &found, here.arena + ProbeOffset(peer), sizeof found);
     if (found != Pattern(peer, rank)) {
       throw std::runtime_error(ranks_[rank].name + " does not find what " + ranks_[peer].name +
                                " wrote into its memory. " + kMend);
@@ -167,7 +167,7 @@ void Communicator::MarkPeerDead(int process) {
       if (ranks_[peer].process != process) continue;
       for (uint32_t lane = 0; lane < ranks_.spec().lanes; ++lane) {
         char* barrier = here.arena + BarrierOffset(peer) + lane * sizeof(EpochBarrier);
-        gpu_.Copy(here.device, barrier + offsetof(EpochBarrier, end), &end, sizeof end);
+        gpu_.memory.Copy(here.device, barrier + offsetof(EpochBarrier, end), &end, sizeof end);
       }
     }
   }

@@ -47,8 +47,8 @@ void Communicator::ConnectWire(int rank, int peer, Protocol protocol, Location t
       connection.tail = reinterpret_cast<uint64_t*>(others + kArrivedAt);
     }
     connection.peer = peer;
-    gpu_.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connection,
-              sizeof connection);
+    gpu_.memory.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connection,
+                     sizeof connection);
   }
   wire.connected = true;
 }
@@ -82,8 +82,8 @@ std::string Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) 
   std::vector<Connection> connections = proxy_->Connect(spec, &how);
   for (uint32_t lane = 0; lane < ranks_.spec().lanes; ++lane) {
     connections[lane].peer = peer;
-    gpu_.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connections[lane],
-              sizeof(Connection));
+    gpu_.memory.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection),
+                     &connections[lane], sizeof(Connection));
   }
   wire.connected = true;
   return how;

@@ -22,7 +22,7 @@ uint64_t Roomy(uint64_t bytes) {
 char* GroupMemory::New(int rank, uint64_t bytes) {
   ranks_.RequireLocal(rank);
   const int device = ranks_[rank].device;
-  return ranks_.one_process() ? gpu_.Allocate(device, bytes) : gpu_.AllocateShared(device, bytes);
+  return ranks_.one_process() ? memory_.Allocate(device, bytes) : memory_.AllocateShared(device, bytes);
 }
 
 Location GroupMemory::Offer(int rank, const char* memory, uint64_t bytes) {
@@ -109,14 +109,14 @@ std::string GroupMemory::GrantBuffers(int rank, const void* in, uint64_t in_byte
   for (auto [pointer, bytes] : {std::pair(in, in_bytes), std::pair(out, out_bytes)}) {
     if (bytes == 0) continue;
     const std::vector<int> others = ranks_.OtherDevices(rank);
-    const Allocation allocation = gpu_.Find(pointer);
+    const Allocation allocation = memory_.Find(pointer);
     if (!others.empty() && allocation.base != nullptr && !Within(allocation, pointer, bytes)) {
       return "staged: a buffer of rank " + std::to_string(rank) + " is put together from several allocations";
     }
     for (int device : others) {
-      if (gpu_.Reaches(device, pointer)) continue;
+      if (memory_.Reaches(device, pointer)) continue;
       try {
-        gpu_.Grant(device, pointer);
+        memory_.Grant(device, pointer);
       } catch (const GpuError& error) {
         return "staged: device " + std::to_string(device) + " does not reach the memory of rank " +
                std::to_string(rank) + ", since " + error.what();
@@ -142,7 +142,7 @@ std::string GroupMemory::ShareBuffers(int rank, const void* in, uint64_t in_byte
       return "staged: the " + std::string(what) + " of rank " + std::to_string(rank) + " is not shared, since " +
              why_not;
     }
-    descriptor |= gpu_.Find(pointer).sharing == Sharing::kDescriptor;
+    descriptor |= memory_.Find(pointer).sharing == Sharing::kDescriptor;
   }
   return (descriptor ? "shared by file descriptor" : "shared by CUDA IPC") + (granted.empty() ? "" : ", " + granted);
 }
@@ -152,7 +152,7 @@ cuda::Status* GroupMemory::NewStatus() {
   constexpr uint64_t kPage = 4096;
   MutexLock lock(mutex_);
   if (statuses_left_ == 0) {
-    statuses_ = gpu_.AllocatePinned(kPage);
+    statuses_ = memory_.AllocatePinned(kPage);
     statuses_left_ = kPage / kLineBytes;
   }
   --statuses_left_;

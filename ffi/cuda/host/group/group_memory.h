@@ -14,7 +14,7 @@
 
 #include "base/mutex.h"
 #include "cuda/device/tables.h"
-#include "cuda/host/gpu/gpu.h"
+#include "cuda/host/gpu/gpu_memory.h"
 #include "cuda/host/group/group_health.h"
 #include "cuda/host/group/rank_group.h"
 #include "cuda/host/memory/regions.h"
@@ -24,8 +24,8 @@ namespace jaxring::cuda {
 class GroupMemory {
  public:
   // All must outlive this.
-  GroupMemory(Gpu& gpu, Regions& regions, const RankGroup& ranks, const GroupHealth& health)
-      : gpu_(gpu), regions_(regions), ranks_(ranks), health_(health) {}
+  GroupMemory(GpuMemory& memory, Regions& regions, const RankGroup& ranks, const GroupHealth& health)
+      : memory_(memory), regions_(regions), ranks_(ranks), health_(health) {}
 
   // Memory on a rank's device that can be shared with its domain's other ranks.
   char* New(int rank, uint64_t bytes);
@@ -73,7 +73,7 @@ class GroupMemory {
   };
   std::string GrantBuffers(int rank, const void* in, uint64_t in_bytes, const void* out, uint64_t out_bytes);
 
-  Gpu& gpu_;
+  GpuMemory& memory_;
   Regions& regions_;
   const RankGroup& ranks_;
   const GroupHealth& health_;

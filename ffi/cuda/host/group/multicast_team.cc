@@ -34,7 +34,7 @@ void MulticastTeam::Step(int rank, const char* what, const std::function<void()>
 Location MulticastTeam::Offer(uint64_t bytes) {
   if (object_ != nullptr) return offered_;
   Step(0, "make a multicast object", [&] {
-    object_ = gpu_.NewMulticast(spec_.ranks[0].device, static_cast<int>(spec_.ranks.size()), bytes);
+    object_ = gpu_.multicast.New(spec_.ranks[0].device, static_cast<int>(spec_.ranks.size()), bytes);
     offered_ = {regions_.exports().HandOut([object = object_] { return object->Export(); }), object_->bytes()};
   });
   return offered_;
@@ -48,7 +48,7 @@ void MulticastTeam::Join(int rank, Location object) {
     Step(rank, "open the multicast object of rank 0", [&] {
       const int descriptor = regions_.imports().Fetch(spec_.ranks[0].process, static_cast<uint32_t>(object.region));
       try {
-        object_ = gpu_.ImportMulticast(device, descriptor, object.offset);
+        object_ = gpu_.multicast.Import(device, descriptor, object.offset);
       } catch (...) {
         close(descriptor);
         throw;
@@ -78,10 +78,10 @@ void MulticastTeam::Try(int rank, MulticastKind kind) {
   args.rank = rank;
   args.ranks = static_cast<int32_t>(spec_.ranks.size());
   args.lanes = 1;
-  void* stream = gpu_.NewStream(device);
-  gpu_.LaunchMulticast(device, At(rank, kind), args, kWarp, stream);
-  gpu_.Synchronize(device, stream);
-  gpu_.CloseStream(device, stream);
+  void* stream = gpu_.streams.New(device);
+  gpu_.kernels.LaunchMulticast(device, At(rank, kind), args, kWarp, stream);
+  gpu_.streams.Synchronize(device, stream);
+  gpu_.streams.Close(device, stream);
 }
 
 void MulticastTeam::Probe(int rank) {
@@ -90,8 +90,8 @@ void MulticastTeam::Probe(int rank) {
     if (object_->bytes() < MulticastProbe::Bytes(ranks)) throw std::invalid_argument("it is too small to be tested");
     char* own = places_[rank].own;
     const Words stored = WordsOf(rank, 0), part = WordsOf(rank, 1);
-    gpu_.Copy(device, own + MulticastProbe::Own(ranks), stored.data(), sizeof stored);
-    gpu_.Copy(device, own + MulticastProbe::Part(ranks), part.data(), sizeof part);
+    gpu_.memory.Copy(device, own + MulticastProbe::Own(ranks), stored.data(), sizeof stored);
+    gpu_.memory.Copy(device, own + MulticastProbe::Part(ranks), part.data(), sizeof part);
     Try(rank, MulticastKind::kTryStore);
   });
 }
@@ -102,7 +102,7 @@ void MulticastTeam::Verify(int rank) {
     char* own = places_[rank].own;
     Words found, sum{};
     for (int writer = 0; writer < ranks; ++writer) {
-      gpu_.Copy(device, found.data(), own + MulticastProbe::Stored(writer), sizeof found);
+      gpu_.memory.Copy(device, found.data(), own + MulticastProbe::Stored(writer), sizeof found);
       if (found != WordsOf(writer, 0)) {
         throw GpuError("what " + spec_.ranks[writer].name + " stored through it did not arrive");
       }
@@ -110,7 +110,7 @@ void MulticastTeam::Verify(int rank) {
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
     }
     Try(rank, MulticastKind::kTrySum);
-    gpu_.Copy(device, found.data(), own + MulticastProbe::Sum(ranks), sizeof found);
+    gpu_.memory.Copy(device, found.data(), own + MulticastProbe::Sum(ranks), sizeof found);
     if (found != sum) throw GpuError("a sum that was read through it is not the sum over all GPUs");
   });
 }

@@ -9,8 +9,12 @@
 namespace jaxring::cuda {
 
 ExportedRegions::ExportedRegions(Gpu& gpu, int process)
-    : gpu_(gpu), process_(process), directory_(RegionDirectory::Create()), descriptors_(gpu) {
-  for (int device = 0; device < gpu_.DeviceCount(); ++device) uuids_.push_back(gpu_.Info(device).uuid);
+    : memory_(gpu.memory),
+      sharing_(gpu.sharing),
+      process_(process),
+      directory_(RegionDirectory::Create()),
+      descriptors_(gpu.sharing) {
+  for (int device = 0; device < gpu.devices.Count(); ++device) uuids_.push_back(gpu.devices.Info(device).uuid);
   directory_->page().descriptors = descriptors_.source();
 }
 
@@ -22,9 +26,9 @@ void ExportedRegions::AddPeer(std::shared_ptr<Doorbell> doorbell) {
 // On the publisher's thread.
 RegionTable& ExportedRegions::OwnTable(int device) {
   if (auto made = tables_.find(device); made != tables_.end()) return made->second;
-  RegionTable& table = tables_.try_emplace(device, gpu_, device).first->second;
+  RegionTable& table = tables_.try_emplace(device, memory_, device).first->second;
   for (auto [number, base] : bases_) table.known[number] = base;
-  gpu_.Copy(device, table.entries, table.known.data(), kMaxRegions * sizeof(uint64_t));
+  memory_.Copy(device, table.entries, table.known.data(), kMaxRegions * sizeof(uint64_t));
   return table;
 }
 
@@ -70,7 +74,7 @@ uint32_t ExportedRegions::NewRegion(const Allocation& allocation) {
   if (allocation.sharing == Sharing::kDescriptor) {
     descriptors_.AddRegion(number, allocation);
   } else {
-    record.handle = gpu_.Export(allocation);
+    record.handle = sharing_.Export(allocation);
   }
   record.bytes = allocation.bytes;
   std::snprintf(record.device, sizeof record.device, "%s", uuids_.at(allocation.device).c_str());
@@ -78,7 +82,7 @@ uint32_t ExportedRegions::NewRegion(const Allocation& allocation) {
   bases_[number] = base;
   for (auto& [device, own] : tables_) {
     own.known[number] = base;
-    gpu_.Copy(device, own.entries + number, &base, sizeof base);
+    memory_.Copy(device, own.entries + number, &base, sizeof base);
   }
   ++(allocation.sharing == Sharing::kDescriptor ? by_descriptor_ : by_handle_);
   page.count.store(number + 1, std::memory_order_release);
@@ -107,7 +111,7 @@ void ExportedRegions::PostGrant(const std::vector<int>& devices, const void* poi
   publisher_.Post([this, devices, pointer] {
     try {
       for (int device : devices) {
-        if (!gpu_.Reaches(device, pointer)) gpu_.Grant(device, pointer);
+        if (!memory_.Reaches(device, pointer)) memory_.Grant(device, pointer);
       }
     } catch (const GpuError&) {  // it has been freed, or stays as it is: launches copy its data
     }
@@ -130,7 +134,7 @@ Mapping ExportedRegions::MappingOf(int process, uint32_t number, std::string* wh
 
 bool ExportedRegions::Share(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
                             Location* location, std::string* why_not, const std::function<void()>& look) {
-  const Allocation allocation = gpu_.Find(pointer);
+  const Allocation allocation = memory_.Find(pointer);
   if (allocation.sharing == Sharing::kNone || !Within(allocation, pointer, bytes)) {
     *why_not = allocation.sharing == Sharing::kNone ? "the driver exports no such memory"
                                                     : "it is put together from several allocations";

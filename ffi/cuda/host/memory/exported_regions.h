@@ -64,7 +64,8 @@ class ExportedRegions {
   uint32_t NewRegion(const Allocation& allocation);
   Mapping MappingOf(int process, uint32_t number, std::string* why_not);
 
-  Gpu& gpu_;
+  GpuMemory& memory_;
+  GpuSharing& sharing_;
   const int process_;
   std::vector<std::string> uuids_;  // of the devices that this process sees
   const std::unique_ptr<RegionDirectory> directory_;

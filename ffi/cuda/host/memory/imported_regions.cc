@@ -21,7 +21,7 @@ constexpr std::array kAgain = {std::chrono::seconds(1), std::chrono::seconds(10)
 }  // namespace
 
 ImportedRegions::ImportedRegions(Gpu& gpu, int process) : gpu_(gpu), process_(process), doorbell_(Doorbell::Create()) {
-  for (int device = 0; device < gpu_.DeviceCount(); ++device) ordinals_[gpu_.Info(device).uuid] = device;
+  for (int device = 0; device < gpu_.devices.Count(); ++device) ordinals_[gpu_.devices.Info(device).uuid] = device;
   watcher_ = std::thread([this] { Watch(); });
 }
 
@@ -61,7 +61,7 @@ bool ImportedRegions::Use(int device) {
 }
 
 ImportedRegions::PeerTable& ImportedRegions::TableOf(int device, int process) {
-  return tables_.try_emplace({device, process}, gpu_, device).first->second;
+  return tables_.try_emplace({device, process}, gpu_.memory, device).first->second;
 }
 
 const uint64_t* ImportedRegions::Table(int device, int process) {
@@ -197,21 +197,21 @@ uint64_t ImportedRegions::MapOne(int device, RegionTable& table, uint32_t number
   const std::string uuid(record.device, strnlen(record.device, sizeof record.device));
   auto owner = ordinals_.find(uuid);
   // The device cannot reach this memory; the planner puts no such pair into one domain.
-  if (owner == ordinals_.end() || !gpu_.CanAccess(device, owner->second)) return 0;
+  if (owner == ordinals_.end() || !gpu_.devices.CanAccess(device, owner->second)) return 0;
   uint64_t base;
   if (record.sharing == Sharing::kDescriptor) {
     const int descriptor = FetchDescriptor(page.descriptors, number);
     try {
-      base = reinterpret_cast<uint64_t>(gpu_.ImportDescriptor(device, descriptor, record.bytes));
+      base = reinterpret_cast<uint64_t>(gpu_.sharing.ImportDescriptor(device, descriptor, record.bytes));
     } catch (...) {
       close(descriptor);
       throw;
     }
     close(descriptor);
   } else {
-    base = reinterpret_cast<uint64_t>(gpu_.Import(device, record.handle));
+    base = reinterpret_cast<uint64_t>(gpu_.sharing.Import(device, record.handle));
   }
-  gpu_.Copy(device, table.entries + number, &base, sizeof base);
+  gpu_.memory.Copy(device, table.entries + number, &base, sizeof base);
   mapped_bytes_ += record.bytes;
   return base;
 }

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "cuda/host/gpu/gpu.h"
+#include "cuda/host/gpu/gpu_memory.h"
 
 namespace jaxring::cuda {
 

@@ -23,7 +23,7 @@ int OfferedDescriptors::Open(uint32_t number) {
   {
     MutexLock lock(mutex_);
     if (const auto found = regions_.find(number); found != regions_.end()) {
-      make = [this, allocation = found->second] { return gpu_.ExportDescriptor(allocation); };
+      make = [this, allocation = found->second] { return sharing_.ExportDescriptor(allocation); };
     } else if (number >= kMaxRegions && number - kMaxRegions < handed_out_.size()) {
       make = handed_out_[number - kMaxRegions];
     } else {

@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "cuda/host/gpu/gpu.h"
+#include "cuda/host/gpu/gpu_sharing.h"
 #include "cuda/host/memory/descriptors.h"
 
 namespace jaxring::cuda {
 
 class OfferedDescriptors {
  public:
-  explicit OfferedDescriptors(Gpu& gpu) : gpu_(gpu), server_([this](uint32_t number) { return Open(number); }) {}
+  explicit OfferedDescriptors(GpuSharing& sharing)
+      : sharing_(sharing), server_([this](uint32_t number) { return Open(number); }) {}
 
   // Where peers ask for them.
   const DescriptorSource& source() const { return server_.source(); }
@@ -27,7 +28,7 @@ class OfferedDescriptors {
  private:
   int Open(uint32_t number);
 
-  Gpu& gpu_;
+  GpuSharing& sharing_;
   Mutex mutex_;
   std::map<uint32_t, Allocation> regions_ JAXRING_GUARDED_BY(mutex_);
   std::vector<std::function<int()>> handed_out_ JAXRING_GUARDED_BY(mutex_);  // numbered from kMaxRegions

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "cuda/host/gpu/gpu.h"
+#include "cuda/host/gpu/gpu_sharing.h"
 #include "cuda/host/memory/descriptors.h"
 
 namespace jaxring::cuda {

@@ -44,7 +44,7 @@ std::vector<Connection> Proxy::Connect(const ProxySpec& spec, std::string* how) 
   const auto slots = std::make_shared<Slots>(gpu_, spec.device, spec.lanes * area, link.get(), spec.counts,
                                              WhyPinned(spec, link.get()));
   if (how != nullptr) *how = slots->description();
-  auto take = [rest = gpu_.AllocatePinned(spec.lanes * counts)](uint64_t bytes) mutable {
+  auto take = [rest = gpu_.memory.AllocatePinned(spec.lanes * counts)](uint64_t bytes) mutable {
     return std::exchange(rest, rest + bytes);
   };
   std::vector<Connection> connections;

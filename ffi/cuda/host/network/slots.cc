@@ -17,7 +17,7 @@ Slots::Slots(Gpu& gpu, int device, uint64_t bytes, const SendLink* link, bool co
   const std::shared_ptr<DirectSend> sender = link == nullptr || !counts ? nullptr : link->direct.lock();
   if (sender != nullptr && why_pinned.empty()) why_pinned = PlaceOnGpu(*sender);
   if (on_gpu_) return;
-  memory_ = gpu_.AllocatePinned(2 * half_);
+  memory_ = gpu_.memory.AllocatePinned(2 * half_);
   description_ = "pinned memory, copied to " +
                  (link == nullptr ? std::string("ranks of this process") : "the link by " + link->transport);
   if (sender == nullptr) return;
@@ -32,14 +32,14 @@ Slots::~Slots() {
 
 // Returns why the slots cannot be in the GPU's memory, or "".
 std::string Slots::PlaceOnGpu(DirectMemory& sender) {
-  std::string why = gpu_.WhyNotDirect(device_);
+  std::string why = gpu_.direct.WhyNot(device_);
   if (!why.empty()) return why;
-  memory_ = gpu_.AllocateDirect(device_, 2 * half_);
+  memory_ = gpu_.direct.Allocate(device_, 2 * half_);
   // A dma-buf is the Linux kernel's own mechanism and needs no module besides the driver's. Registration by address
   // works if nvidia-peermem is loaded.
   std::string way = " as a dma-buf";
   try {
-    dmabuf_ = gpu_.ExportDmaBuf(device_, memory_, 2 * half_);
+    dmabuf_ = gpu_.direct.ExportDmaBuf(device_, memory_, 2 * half_);
     key_ = sender.Register({memory_, half_, dmabuf_});
   } catch (const std::runtime_error& error) {
     why = error.what();
@@ -49,7 +49,7 @@ std::string Slots::PlaceOnGpu(DirectMemory& sender) {
     try {
       key_ = sender.Register({memory_, half_});
     } catch (const std::runtime_error& by_address) {
-      gpu_.Free(device_, memory_);
+      gpu_.memory.Free(device_, memory_);
       memory_ = nullptr;
       return why + "; " + by_address.what() + ", which needs the kernel module nvidia-peermem";
     }
@@ -66,7 +66,7 @@ uint32_t Slots::Invite(DirectMemory& receiver) {
 }
 
 void Slots::Flush() {
-  if (on_gpu_) gpu_.FlushDirect(device_);
+  if (on_gpu_) gpu_.direct.Flush(device_);
 }
 
 }  // namespace jaxring::cuda

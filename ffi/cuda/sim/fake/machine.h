@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -20,6 +21,10 @@
 #include "cuda/sim/shim/shim_kernels.h"
 
 namespace jaxring::cuda::fake {
+
+// Streams as callers of GpuStreams have them, and as the machine numbers them.
+inline int NumberOf(void* stream) { return static_cast<int>(reinterpret_cast<intptr_t>(stream)) - 1; }
+inline void* HandleOf(int number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number) + 1); }
 
 class Machine {
  public:

@@ -1,5 +1,5 @@
-#include "cuda/sim/fake/multicast_fake.h"
-
+// Multicast objects of the fake GPU: a page in shared memory stores which devices were added and which memory was
+// bound. Where a driver would wait, these raise an error.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -7,9 +7,13 @@
 #include <atomic>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "cuda/experimental/multimem_host.h"
+#include "cuda/sim/fake/driver_fake.h"
 #include "cuda/sim/fake/gpu_fake.h"
+#include "cuda/sim/fake/mappings.h"
+#include "cuda/sim/fake/parts_fake.h"
 
 namespace jaxring::cuda::fake {
 namespace {
@@ -34,17 +38,16 @@ char* MapShared(int fd, uint64_t bytes) {
   return static_cast<char*>(memory);
 }
 
-class FakeMulticast final : public MulticastObject {
+class FakeMulticastObject final : public MulticastObject {
  public:
-  FakeMulticast(int fd, NewMemory memory)
-      : fd_(fd), page_(reinterpret_cast<Page*>(MapShared(fd, sizeof(Page)))), memory_(std::move(memory)) {}
-  ~FakeMulticast() override {
+  explicit FakeMulticastObject(int fd) : fd_(fd), page_(reinterpret_cast<Page*>(MapShared(fd, sizeof(Page)))) {}
+  ~FakeMulticastObject() override {
     for (auto& [device, all] : all_) simt::FreeMulticast(all);
     for (char* memory : mapped_) munmap(memory, bytes());
     for (auto& [device, own] : own_) {
       page_->replicas[device].pid = 0;
       close(own.second);
-      ThisGpu().Free(device, own.first);
+      FakeMemory().Free(device, own.first);
     }
     munmap(page_, sizeof(Page));
     close(fd_);
@@ -62,7 +65,8 @@ class FakeMulticast final : public MulticastObject {
     if (options().no_bind) throw GpuError("cuMulticastBindMem: system not yet initialized (802)");
     if (Added() != page_->devices) throw GpuError("cuMulticastBindMem: not all devices were added");
     if ((page_->added.load() >> device & 1) == 0) throw GpuError("cuMulticastBindMem: the device was not added");
-    own_[device] = memory_(device, bytes());
+    char* memory = FakeMemory().AllocateShared(device, bytes());
+    own_[device] = {memory, Mappings::Get().OpenFile(Mappings::Get().Find(memory))};
     page_->replicas[device].fd = own_[device].second;
     page_->replicas[device].pid = getpid();
     return own_[device].first;
@@ -93,26 +97,35 @@ class FakeMulticast final : public MulticastObject {
 
   int fd_;
   Page* page_;
-  NewMemory memory_;
-  std::map<int, std::pair<char*, int>> own_;  // by device
+  std::map<int, std::pair<char*, int>> own_;  // by device: memory, and its file
   std::map<int, char*> all_;
   std::vector<char*> mapped_;
 };
 
+class Multicasts final : public GpuMulticast {
+ public:
+  bool Supported(int) override { return !options().no_multicast; }
+  std::unique_ptr<MulticastObject> New(int, int devices, uint64_t bytes) override {
+    CheckNotCapturing();
+    const int fd = memfd_create("jaxring-fake-multicast", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, sizeof(Page)) != 0) throw GpuError("cuMulticastCreate: out of memory (2)");
+    auto* page = reinterpret_cast<Page*>(MapShared(fd, sizeof(Page)));
+    page->bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
+    page->devices = static_cast<uint32_t>(devices);
+    munmap(page, sizeof(Page));
+    return std::make_unique<FakeMulticastObject>(fd);
+  }
+  std::unique_ptr<MulticastObject> Import(int, int descriptor, uint64_t) override {
+    CheckNotCapturing();
+    return std::make_unique<FakeMulticastObject>(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  }
+};
+
 }  // namespace
 
-std::unique_ptr<MulticastObject> NewMulticast(int devices, uint64_t bytes, NewMemory memory) {
-  const int fd = memfd_create("jaxring-fake-multicast", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, sizeof(Page)) != 0) throw GpuError("cuMulticastCreate: out of memory (2)");
-  auto* page = reinterpret_cast<Page*>(MapShared(fd, sizeof(Page)));
-  page->bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
-  page->devices = static_cast<uint32_t>(devices);
-  munmap(page, sizeof(Page));
-  return std::make_unique<FakeMulticast>(fd, std::move(memory));
-}
-
-std::unique_ptr<MulticastObject> OpenMulticast(int descriptor, NewMemory memory) {
-  return std::make_unique<FakeMulticast>(fcntl(descriptor, F_DUPFD_CLOEXEC, 0), std::move(memory));
+GpuMulticast& FakeMulticast() {
+  static auto* multicast = new Multicasts;
+  return *multicast;
 }
 
 }  // namespace jaxring::cuda::fake

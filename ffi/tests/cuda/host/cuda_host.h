@@ -148,7 +148,7 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
       processes.runtime =
           std::make_unique<cuda::Runtime>(cuda::ThisGpu(), processes.engine->network(), false, p, [] {});
       for (const auto& end : VerbsDevices()) {
-        for (int d = 0; d < cuda::ThisGpu().DeviceCount(); ++d) processes.nics[d].push_back(end.device);
+        for (int d = 0; d < cuda::ThisGpu().devices.Count(); ++d) processes.nics[d].push_back(end.device);
       }
       for (const auto& [device, nics] : processes.nics) processes.runtime->proxy().AllowDirect(device, nics);
       cuda::Regions& regions = processes.runtime->regions();

@@ -39,7 +39,7 @@ struct Ranks {
       CHECK(status.ok());
     }
     for (auto& [r, own] : buffers) {
-      cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      cuda::ThisGpu().streams.Synchronize(DeviceOf(r), StreamOf(r));
       own.Check(round);
     }
     return plan->staged_launches() - before;

@@ -27,18 +27,18 @@ inline constexpr bool kRealGpu = false;
 inline constexpr int kThreads = kSlow ? 32 : 64;
 #endif
 
-inline int DeviceOf(int rank) { return rank % cuda::ThisGpu().DeviceCount(); }
+inline int DeviceOf(int rank) { return rank % cuda::ThisGpu().devices.Count(); }
 
 inline void* StreamOf(int rank) {
   static std::map<int, void*> streams;
   void*& stream = streams[rank];
-  if (stream == nullptr) stream = cuda::ThisGpu().NewStream(DeviceOf(rank));
+  if (stream == nullptr) stream = cuda::ThisGpu().streams.New(DeviceOf(rank));
   return stream;
 }
 
 // A graph of what `launch` enqueues on a rank's stream.
 inline std::function<void()> Captured(int rank, const std::function<void()>& launch) {
-  return cuda::ThisGpu().Capture(DeviceOf(rank), StreamOf(rank), launch);
+  return cuda::ThisGpu().streams.Capture(DeviceOf(rank), StreamOf(rank), launch);
 }
 
 }  // namespace jaxring::test

@@ -67,7 +67,7 @@ struct Unmapped {
     CHECK_EQ(cuda::fake::Enqueued(StreamOf(here.own)) - before, 1u);
   }
   void Check(int round) {
-    cuda::ThisGpu().Synchronize(DeviceOf(here.own), StreamOf(here.own));
+    cuda::ThisGpu().streams.Synchronize(DeviceOf(here.own), StreamOf(here.own));
     buffers->Check(round);
   }
   // Launches until this process copies its buffers no more, and so does the other.
@@ -164,7 +164,7 @@ void CapturedFirst(Processes& here) {
     for (int round = 0; round < 3; ++round) {
       for (auto& [r, buffer] : buffers) buffer.Fill(round);
       for (auto& graph : graphs) graph();
-      for (auto& [r, buffer] : buffers) cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      for (auto& [r, buffer] : buffers) cuda::ThisGpu().streams.Synchronize(DeviceOf(r), StreamOf(r));
       for (auto& [r, buffer] : buffers) buffer.Check(round);
     }
   }

@@ -26,17 +26,17 @@ GroupShape Shape(const std::string& name, std::vector<int> process, std::vector<
 
 template <class T>
 void Put(int rank, void* to, const std::vector<T>& items) {
-  cuda::ThisGpu().Copy(DeviceOf(rank), to, items.data(), items.size() * sizeof(T));
+  cuda::ThisGpu().memory.Copy(DeviceOf(rank), to, items.data(), items.size() * sizeof(T));
 }
 template <class T>
 std::vector<T> Get(int rank, const void* from, size_t count) {
   std::vector<T> items(count);
-  cuda::ThisGpu().Copy(DeviceOf(rank), items.data(), from, count * sizeof(T));
+  cuda::ThisGpu().memory.Copy(DeviceOf(rank), items.data(), from, count * sizeof(T));
   return items;
 }
 template <class T>
 T* New(int rank, size_t count) {
-  return reinterpret_cast<T*>(cuda::ThisGpu().Allocate(DeviceOf(rank), count * sizeof(T)));
+  return reinterpret_cast<T*>(cuda::ThisGpu().memory.Allocate(DeviceOf(rank), count * sizeof(T)));
 }
 
 void Expect(const Status& status) {
@@ -89,7 +89,7 @@ void SendAndReceive(Processes& here, const std::vector<int>& process, const std:
     }
     for (auto& graph : graphs) graph();
     for (auto& [r, b] : buffers) {
-      cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      cuda::ThisGpu().streams.Synchronize(DeviceOf(r), StreamOf(r));
       for (int i : {0, 1}) {
         const auto y = Get<int32_t>(r, b[i + 2], kElements);
         for (uint64_t e = 0; e < kElements; ++e) {
@@ -157,7 +157,7 @@ void Ragged(Processes& here, const std::vector<int>& process, const std::vector<
     }
     for (auto& graph : graphs) graph();
     for (auto& [r, b] : buffers) {
-      cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      cuda::ThisGpu().streams.Synchronize(DeviceOf(r), StreamOf(r));
       CHECK(Get<int32_t>(r, b.out, kRow * kRows) == expected[r]);
     }
   }

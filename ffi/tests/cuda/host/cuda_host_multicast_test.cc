@@ -101,15 +101,15 @@ void Unreached(Processes& here) {
 // When a step fails, everything that the steps before it allocated is given back.
 void GivenBack(Processes&) {
   cuda::Gpu& gpu = cuda::ThisGpu();
-  std::unique_ptr<cuda::MulticastObject> object = gpu.NewMulticast(0, 2, 100);
+  std::unique_ptr<cuda::MulticastObject> object = gpu.multicast.New(0, 2, 100);
   CHECK(object->bytes() >= 100u);
   for (int device : {0, 1}) object->Add(device);
   std::vector<char*> own;
   for (int device : {0, 1}) own.push_back(object->Bind(device));
   object->Map(1);
-  for (char* memory : own) CHECK(gpu.Find(memory).base == memory);
+  for (char* memory : own) CHECK(gpu.memory.Find(memory).base == memory);
   object.reset();
-  for (char* memory : own) CHECK(gpu.Find(memory).base == nullptr);
+  for (char* memory : own) CHECK(gpu.memory.Find(memory).base == nullptr);
 }
 
 // Regions that were not registered, and those of processes that are not attached.

@@ -54,8 +54,8 @@ class Buffers {
         block_(block),
         host_(block * std::max(schedule.in_blocks, schedule.out_blocks)) {
     const uint64_t bytes = BytesOf(schedule, block);
-    in = (is_virtual ? cuda::ThisGpu().AllocateShared(DeviceOf(rank), bytes)
-                     : cuda::ThisGpu().Allocate(DeviceOf(rank), bytes)) +
+    in = (is_virtual ? cuda::ThisGpu().memory.AllocateShared(DeviceOf(rank), bytes)
+                     : cuda::ThisGpu().memory.Allocate(DeviceOf(rank), bytes)) +
          256;
     out = in + (4 * block * schedule.in_blocks + 255) / 256 * 256;
   }
@@ -63,12 +63,12 @@ class Buffers {
     for (int b = 0; b < schedule_.in_blocks; ++b) {
       for (uint64_t i = 0; i < block_; ++i) host_[b * block_ + i] = Element(rank_, b, i, round);
     }
-    cuda::ThisGpu().Copy(DeviceOf(rank_), in, host_.data(), 4 * block_ * schedule_.in_blocks);
+    cuda::ThisGpu().memory.Copy(DeviceOf(rank_), in, host_.data(), 4 * block_ * schedule_.in_blocks);
     std::fill(host_.begin(), host_.end(), 0x77777777);
-    cuda::ThisGpu().Copy(DeviceOf(rank_), out, host_.data(), 4 * block_ * schedule_.out_blocks);
+    cuda::ThisGpu().memory.Copy(DeviceOf(rank_), out, host_.data(), 4 * block_ * schedule_.out_blocks);
   }
   void Check(int round) {
-    cuda::ThisGpu().Copy(DeviceOf(rank_), host_.data(), out, 4 * block_ * schedule_.out_blocks);
+    cuda::ThisGpu().memory.Copy(DeviceOf(rank_), host_.data(), out, 4 * block_ * schedule_.out_blocks);
     for (int b = 0; b < schedule_.out_blocks; ++b) {
       for (uint64_t i = 0; i < block_; ++i) {
         if (host_[b * block_ + i] == Expected(schedule_, rank_, b, i, round)) continue;
@@ -171,7 +171,7 @@ inline void Replay(std::map<int, Buffers>& even, std::map<int, Buffers>& odd, in
       });
     }
     for (std::thread& thread : threads) thread.join();
-    for (auto& [r, buffer] : even) cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+    for (auto& [r, buffer] : even) cuda::ThisGpu().streams.Synchronize(DeviceOf(r), StreamOf(r));
     for (auto& [r, buffer] : even) buffer.Check(round);
     for (auto& [r, buffer] : odd) buffer.Check(round + 1);
   }
@@ -205,7 +205,7 @@ inline void Play(Processes& here, const GroupShape& shape, const Schedule& sched
     CHECK(status.ok());
   };
   const auto await = [&] {
-    for (auto& [r, buffer] : buffers) cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+    for (auto& [r, buffer] : buffers) cuda::ThisGpu().streams.Synchronize(DeviceOf(r), StreamOf(r));
   };
   for (int round = 0; round < 3; ++round) {
     for (auto& [r, buffer] : buffers) {
@@ -253,7 +253,7 @@ inline void DeathIn(Processes& here, const char* name, uint64_t staging = 0, uin
   }
   for (int r : {0, 1}) {
     try {
-      cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      cuda::ThisGpu().streams.Synchronize(DeviceOf(r), StreamOf(r));
       CHECK(!launched[r].ok());  // the failure was noticed before this launch
     } catch (const cuda::GpuError& error) {
       CHECK(std::string(error.what()).find("launch failure") != std::string::npos);

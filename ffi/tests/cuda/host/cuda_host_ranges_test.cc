@@ -21,11 +21,11 @@ void Play(Processes& here, const Schedule& schedule, const std::string& range) {
   auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, 50, [&](auto& spec) { spec.range = range; });
   std::vector<char*> in, out;
   for (int r = 0; r < 4; ++r) {
-    for (auto* kind : {&in, &out}) kind->push_back(cuda::ThisGpu().Allocate(DeviceOf(r), 200));
+    for (auto* kind : {&in, &out}) kind->push_back(cuda::ThisGpu().memory.Allocate(DeviceOf(r), 200));
   }
   for (int round = 0; round < 3; ++round) {
     for (int r = 0; r < 4; ++r) CHECK(plan->Launch(r, in[r], out[r], 200, 200, StreamOf(r)).ok());
-    for (int r = 0; r < 4; ++r) cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+    for (int r = 0; r < 4; ++r) cuda::ThisGpu().streams.Synchronize(DeviceOf(r), StreamOf(r));
   }
 }
 

@@ -15,18 +15,19 @@ struct Two {
     group = Join(here, shape);
     plan = PlanOf(here, group, shape, schedule, DType::kInt32, kElements);
     for (int r = 0; r < 4; ++r) {
-      for (auto* kind : {&in, &out, &other, &copy}) kind->push_back(cuda::ThisGpu().Allocate(DeviceOf(r), kBytes));
+      for (auto* kind : {&in, &out, &other, &copy})
+        kind->push_back(cuda::ThisGpu().memory.Allocate(DeviceOf(r), kBytes));
       Fill(in[r], r, r + 1);
       Fill(other[r], r, 100 + r);
     }
   }
   void Fill(char* to, int rank, int32_t value) {
     const std::vector<int32_t> x(kElements, value);
-    cuda::ThisGpu().Copy(DeviceOf(rank), to, x.data(), kBytes);
+    cuda::ThisGpu().memory.Copy(DeviceOf(rank), to, x.data(), kBytes);
   }
   int32_t Last(const char* from, int rank) {
     int32_t value;
-    cuda::ThisGpu().Copy(DeviceOf(rank), &value, from + kBytes - 4, 4);
+    cuda::ThisGpu().memory.Copy(DeviceOf(rank), &value, from + kBytes - 4, 4);
     return value;
   }
   void Start(int rank) {
@@ -36,8 +37,8 @@ struct Two {
     side_streams.Started(rank, out[rank]);
   }
   // The step between start and done.
-  void Compute(int rank) { cuda::ThisGpu().CopyAsync(copy[rank], other[rank], kBytes, StreamOf(rank)); }
-  void Await(int rank) { cuda::ThisGpu().Synchronize(DeviceOf(rank), StreamOf(rank)); }
+  void Compute(int rank) { cuda::ThisGpu().streams.CopyAsync(copy[rank], other[rank], kBytes, StreamOf(rank)); }
+  void Await(int rank) { cuda::ThisGpu().streams.Synchronize(DeviceOf(rank), StreamOf(rank)); }
 
   cuda::SideStreams& side_streams;
   std::shared_ptr<cuda::Communicator> group;
@@ -62,7 +63,7 @@ void WhileThePeersAreAway(Processes& here) {
   for (int r = 0; r < 4; ++r) {
     CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
     // After the join the collective's result is there.
-    cuda::ThisGpu().CopyAsync(two.copy[r], two.out[r], kBytes, StreamOf(r));
+    cuda::ThisGpu().streams.CopyAsync(two.copy[r], two.out[r], kBytes, StreamOf(r));
     two.Await(r);
     CHECK_EQ(two.Last(two.copy[r], r), 10);
     CHECK(!two.side_streams.Join(r, two.out[r], StreamOf(r)));
@@ -74,10 +75,10 @@ void WhileThePeersAreAway(Processes& here) {
 void InOrder(Processes& here) {
   Two two(here);
   for (int r = 0; r < 4; ++r) {
-    cuda::ThisGpu().CopyAsync(two.in[r], two.other[r], kBytes, StreamOf(r));
+    cuda::ThisGpu().streams.CopyAsync(two.in[r], two.other[r], kBytes, StreamOf(r));
     two.Start(r);
     CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
-    cuda::ThisGpu().CopyAsync(two.in[r], two.copy[r], kBytes, StreamOf(r));
+    cuda::ThisGpu().streams.CopyAsync(two.in[r], two.copy[r], kBytes, StreamOf(r));
   }
   for (int r = 0; r < 4; ++r) {
     two.Await(r);
@@ -101,7 +102,7 @@ void AsAGraph(Processes& here) {
       two.Compute(r);
       CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
       // The sum is the next replay's input.
-      cuda::ThisGpu().CopyAsync(two.in[r], two.out[r], kBytes, StreamOf(r));
+      cuda::ThisGpu().streams.CopyAsync(two.in[r], two.out[r], kBytes, StreamOf(r));
     }));
   }
   int32_t expected = 10;

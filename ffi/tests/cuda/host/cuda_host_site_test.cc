@@ -18,8 +18,8 @@ struct TwoRanks {
     for (uint32_t r = 0; r < 2; ++r) {
       buffers.push_back(std::make_unique<Buffers>(static_cast<int>(r), schedule, kElements));
       buffers[r]->Fill(0);
-      partitions.push_back(cuda::ThisGpu().Allocate(DeviceOf(static_cast<int>(r)), 128));
-      cuda::ThisGpu().Copy(DeviceOf(static_cast<int>(r)), partitions[r], &r, sizeof r);
+      partitions.push_back(cuda::ThisGpu().memory.Allocate(DeviceOf(static_cast<int>(r)), 128));
+      cuda::ThisGpu().memory.Copy(DeviceOf(static_cast<int>(r)), partitions[r], &r, sizeof r);
     }
     planner = std::thread([this] {
       while (!stop) {
@@ -68,7 +68,7 @@ void ReadsBehindAKernel(Processes& here) {
   CHECK(ranks.Run(*second, 1).ok());
   ahead.join();
   for (int r = 0; r < 2; ++r) {
-    cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+    cuda::ThisGpu().streams.Synchronize(DeviceOf(r), StreamOf(r));
     ranks.buffers[r]->Check(0);
   }
 }

@@ -97,7 +97,7 @@ void OtherOrderBy(Processes& here, const char* name, const std::vector<int>& dom
   const Buffers& own = buffers[here.own];
   cuda::LaunchPlan& plan = *plans[here.own];
   CHECK(plan.Launch(here.own, own.in, own.out, plan.in_bytes(), plan.out_bytes(), StreamOf(here.own)).ok());
-  cuda::ThisGpu().Synchronize(DeviceOf(here.own), StreamOf(here.own));
+  cuda::ThisGpu().streams.Synchronize(DeviceOf(here.own), StreamOf(here.own));
   std::string why;
   for (int turn = 0; !group->health().Broken(&why) && turn < 20'000; ++turn) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

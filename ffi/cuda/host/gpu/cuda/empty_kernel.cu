@@ -1,4 +1,4 @@
-#include "cuda/host/gpu/empty_kernel.h"
+#include "cuda/host/gpu/cuda/empty_kernel.h"
 
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-#include "cuda/host/gpu/gpu_cuda_virtual.h"
+#include "cuda/host/gpu/cuda/virtual_memory.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "cuda/host/gpu/gpu_cuda_driver.h"
+#include "cuda/host/gpu/cuda/driver.h"
 
 #include <map>
 #include <string>
@@ -101,6 +101,15 @@ ContextScope::~ContextScope() {
   TheDriver().cuThreadExchangeStreamCaptureMode(&mode_);
   CUcontext popped;
   if (pushed_) TheDriver().cuCtxPopCurrent(&popped);
+}
+
+cudaStream_t CopyStream(int device) {
+  static Mutex streams_mutex;
+  static auto* streams JAXRING_PT_GUARDED_BY(streams_mutex) = new std::map<int, cudaStream_t>;
+  MutexLock lock(streams_mutex);
+  cudaStream_t& stream = (*streams)[device];
+  if (stream == nullptr) JAXRING_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
 }
 
 }  // namespace jaxring::cuda

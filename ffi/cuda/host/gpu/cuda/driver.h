@@ -1,11 +1,11 @@
 // The CUDA driver's functions, looked up at first use so that the module can be imported without a driver, and the
-// contexts in which this library works.
+// contexts and streams in which this library works.
 #pragma once
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include "cuda/host/gpu/gpu.h"
+#include "cuda/host/gpu/gpu_error.h"
 
 namespace jaxring::cuda {
 
@@ -77,5 +77,9 @@ class ContextScope {
   bool pushed_ = false;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
+
+// The stream for this library's own copies, which it waits for: one a device, made at the first call, in whose context
+// the caller must be. Not the default stream, which would wait for XLA's streams.
+cudaStream_t CopyStream(int device);
 
 }  // namespace jaxring::cuda

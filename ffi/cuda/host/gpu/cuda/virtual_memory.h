@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
-#include "cuda/host/gpu/gpu_cuda_driver.h"
+#include "cuda/host/gpu/cuda/driver.h"
+#include "cuda/host/gpu/gpu_memory.h"
 
 namespace jaxring::cuda {
 
@@ -35,9 +35,9 @@ void UnmapMemory(char* memory, uint64_t bytes);
 int ExportHandle(const MemoryHandle& memory);
 void ImportHandle(int descriptor, MemoryHandle* memory);
 
-// The allocation of a pointer: see Gpu::Find. Some context must be current.
+// The allocation of a pointer: see GpuMemory::Find. Some context must be current.
 Allocation FindAllocation(const void* pointer);
-// See Gpu.
+// See GpuMemory.
 bool Reaches(int device, const void* pointer);
 void Grant(int device, const void* pointer);
 // A descriptor of the mapping that begins at `base`; the caller closes it.
@@ -47,9 +47,5 @@ char* ImportDescriptor(int device, int descriptor, uint64_t bytes);
 // At least `bytes` of memory of `device` for kernels of `users`, which ExportDescriptor can export. It lives until the
 // process ends. Returns nullptr if the device has no such memory.
 char* AllocateVirtual(int device, const std::vector<int>& users, uint64_t bytes);
-
-// Multicast objects: see Gpu.
-std::unique_ptr<MulticastObject> CreateMulticast(int devices, uint64_t bytes);
-std::unique_ptr<MulticastObject> OpenMulticast(int descriptor, uint64_t bytes);
 
 }  // namespace jaxring::cuda

@@ -1,7 +1,9 @@
 // Multicast objects of the driver.
 #include <map>
 
-#include "cuda/host/gpu/gpu_cuda_virtual.h"
+#include "cuda/host/gpu/cuda/driver.h"
+#include "cuda/host/gpu/cuda/parts.h"
+#include "cuda/host/gpu/cuda/virtual_memory.h"
 
 namespace jaxring::cuda {
 namespace {
@@ -12,11 +14,11 @@ CUdevice Ordinal(int device) {
   return handle;
 }
 
-class CudaMulticast final : public MulticastObject {
+class CudaMulticastObject final : public MulticastObject {
  public:
-  explicit CudaMulticast(uint64_t bytes) : bytes_(bytes) {}
+  explicit CudaMulticastObject(uint64_t bytes) : bytes_(bytes) {}
   // In the order that the driver requires: mappings, bindings, memory, the object.
-  ~CudaMulticast() override {
+  ~CudaMulticastObject() override {
     for (auto& [device, place] : places_) {
       try {
         const ContextScope scope(device);
@@ -77,22 +79,35 @@ class CudaMulticast final : public MulticastObject {
   std::map<int, Place> places_;
 };
 
+class MulticastObjects final : public GpuMulticast {
+ public:
+  bool Supported(int device) override {
+    return MulticastCompiled() && TheDriver().cuMulticastCreate != nullptr &&
+           Supports(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
+  }
+  std::unique_ptr<MulticastObject> New(int device, int devices, uint64_t bytes) override {
+    ContextScope scope(device);
+    // The recommended granularity may be far larger than `bytes`; then the minimum is used.
+    uint64_t unit = CudaMulticastObject::Unit(CU_MULTICAST_GRANULARITY_RECOMMENDED, bytes, devices);
+    if (unit > bytes) unit = CudaMulticastObject::Unit(CU_MULTICAST_GRANULARITY_MINIMUM, bytes, devices);
+    auto made = std::make_unique<CudaMulticastObject>((bytes + unit - 1) / unit * unit);
+    const CUmulticastObjectProp properties = CudaMulticastObject::PropertiesOf(devices, made->bytes());
+    Check(TheDriver().cuMulticastCreate(&made->object.value, &properties), "cuMulticastCreate");
+    return made;
+  }
+  std::unique_ptr<MulticastObject> Import(int device, int descriptor, uint64_t bytes) override {
+    ContextScope scope(device);
+    auto made = std::make_unique<CudaMulticastObject>(bytes);
+    ImportHandle(descriptor, &made->object);
+    return made;
+  }
+};
+
 }  // namespace
 
-std::unique_ptr<MulticastObject> CreateMulticast(int devices, uint64_t bytes) {
-  // The recommended granularity may be far larger than `bytes`; then the minimum is used.
-  uint64_t unit = CudaMulticast::Unit(CU_MULTICAST_GRANULARITY_RECOMMENDED, bytes, devices);
-  if (unit > bytes) unit = CudaMulticast::Unit(CU_MULTICAST_GRANULARITY_MINIMUM, bytes, devices);
-  auto made = std::make_unique<CudaMulticast>((bytes + unit - 1) / unit * unit);
-  const CUmulticastObjectProp properties = CudaMulticast::PropertiesOf(devices, made->bytes());
-  Check(TheDriver().cuMulticastCreate(&made->object.value, &properties), "cuMulticastCreate");
-  return made;
-}
-
-std::unique_ptr<MulticastObject> OpenMulticast(int descriptor, uint64_t bytes) {
-  auto made = std::make_unique<CudaMulticast>(bytes);
-  ImportHandle(descriptor, &made->object);
-  return made;
+GpuMulticast& CudaMulticast() {
+  static auto* multicast = new MulticastObjects;
+  return *multicast;
 }
 
 }  // namespace jaxring::cuda

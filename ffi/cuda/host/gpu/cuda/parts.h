@@ -1,0 +1,19 @@
+// The parts of Gpu by the CUDA runtime and driver. They keep nothing of their own and are never destroyed.
+#pragma once
+
+#include "cuda/host/gpu/gpu.h"
+
+namespace jaxring::cuda {
+
+GpuDevices& CudaDevices();
+GpuMemory& CudaMemory();
+GpuSharing& CudaSharing();
+GpuDirect& CudaDirect();
+GpuMulticast& CudaMulticast();
+GpuStreams& CudaStreams();
+GpuKernels& CudaKernels();
+
+// Loads all kernels that CudaKernels launches into the current context.
+void LoadAllKernels();
+
+}  // namespace jaxring::cuda
