@@ -136,7 +136,7 @@ class EpiloguePass {
   template <int kWiden>
   JAXRING_DEVICE bool Fold(uint32_t at, uint32_t end) {
     using Memory = Access<Protocol, kWiden, Protocol::PacksOf(kWiden), Edges::kSome>;
-    const FloatOperation<kWiden> operation{lane_.args.op, Doubles()};
+    const FloatOperation<kWiden> operation{lane_.args.call.op, Doubles()};
     Vec value[Memory::kVectors] = {}, next[Memory::kVectors] = {};
     const Operand* sources = slice_.values.source;
     if (!Memory::LoadAccumulators(lane_, how_, slice_.values, sources[0], at, end, value)) return false;

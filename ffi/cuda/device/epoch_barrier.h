@@ -14,10 +14,10 @@ namespace jaxring::cuda {
 inline constexpr uint64_t kFailedMark = uint64_t{1} << 63;
 
 JAXRING_DEVICE EpochBarrier& Theirs(const Lane& lane, uint32_t member) {
-  return lane.args.members[member].theirs[lane.number];
+  return lane.args.group.members[member].theirs[lane.number];
 }
 JAXRING_DEVICE const EpochBarrier& Ours(const Lane& lane, uint32_t member) {
-  return lane.args.members[member].ours[lane.number];
+  return lane.args.group.members[member].ours[lane.number];
 }
 
 // Returns whether a member has failed in this launch or before, and reports it.
@@ -30,7 +30,7 @@ JAXRING_DEVICE bool MemberFailed(const Lane& lane, const EpochBarrier& barrier, 
 inline constexpr uint32_t kEpochMask = 0xffff;
 
 JAXRING_DEVICE Vec BegunLine(const Lane& lane, uint64_t place) {
-  const uint32_t epoch = static_cast<uint32_t>(lane.epoch) & kEpochMask, call = lane.args.call;
+  const uint32_t epoch = static_cast<uint32_t>(lane.epoch) & kEpochMask, call = lane.args.call.number;
   return {{static_cast<uint32_t>(place), epoch | call << 16, static_cast<uint32_t>(place >> 32),
            epoch | (call & ~kEpochMask)}};
 }
@@ -59,7 +59,7 @@ JAXRING_DEVICE bool AwaitBegun(const Lane& lane, const EpochBarrier& barrier, in
   }
   AcquireBegun(barrier.begun[0]);
   AcquireBegun(barrier.begun[1]);
-  if (CallOf(in) != lane.args.call) {
+  if (CallOf(in) != lane.args.call.number) {
     Report(lane, Fault::kOtherCall, Wait::kBegin, rank, CallOf(in));
     return false;
   }
@@ -72,20 +72,20 @@ JAXRING_DEVICE bool AwaitBegun(const Lane& lane, const EpochBarrier& barrier, in
 // called by all threads; returns the same for all.
 JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
   const Args& args = lane.args;
-  if (args.member_count == 0) return true;
-  lane.epoch = args.epochs[2 * lane.number] + 1;
-  const Vec in = BegunLine(lane, PackedPlace(args.in_region, args.in_offset));
-  const Vec out = BegunLine(lane, PackedPlace(args.out_region, args.out_offset));
+  if (args.group.member_count == 0) return true;
+  lane.epoch = args.group.epochs[2 * lane.number] + 1;
+  const Vec in = BegunLine(lane, PackedPlace(args.buffers.in_region, args.buffers.in_offset));
+  const Vec out = BegunLine(lane, PackedPlace(args.buffers.out_region, args.buffers.out_offset));
   bool failed = false;
-  for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
+  for (uint32_t m = ThreadIndex(); m < args.group.member_count; m += Threads()) {
     EpochBarrier& barrier = Theirs(lane, m);
     StoreBegun(barrier.begun[0], in);
     StoreBegun(barrier.begun[1], out);
     // For the memory that a rank takes back after a failure. A rank that traps takes none back.
-    if (!args.trap) FenceAll();
+    if (!args.failure.trap) FenceAll();
   }
-  for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
-    const Member& member = args.members[m];
+  for (uint32_t m = ThreadIndex(); m < args.group.member_count; m += Threads()) {
+    const Member& member = args.group.members[m];
     uint64_t places[2];
     if (!AwaitBegun(lane, Ours(lane, m), member.rank, places)) {
       failed = true;
@@ -106,7 +106,7 @@ JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
 JAXRING_DEVICE void AwaitGone(const Lane& lane, const EpochBarrier& barrier) {
   const bool met = LoadAcquire(&barrier.met) >= lane.epoch;
   if (!met && !Begun(lane, LoadBegun(barrier.begun[0]))) return;
-  const uint64_t grace = Clock() + lane.args.timeout_ns;
+  const uint64_t grace = Clock() + lane.args.failure.timeout_ns;
   for (uint32_t turn = 1; LoadAcquire(&barrier.end) < lane.epoch; ++turn) {
     if (turn % kPatience == 0 && Clock() > grace) return;
     Pause(turn);
@@ -117,17 +117,17 @@ JAXRING_DEVICE void AwaitGone(const Lane& lane, const EpochBarrier& barrier) {
 // failed.
 JAXRING_DEVICE bool LeaveBarrier(Lane& lane, bool failed) {
   const Args& args = lane.args;
-  if (args.member_count == 0) return !failed;
+  if (args.group.member_count == 0) return !failed;
   // Orders every thread's accesses before any thread's release.
   failed = SyncBlockOr(failed);
-  for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
+  for (uint32_t m = ThreadIndex(); m < args.group.member_count; m += Threads()) {
     StoreRelease(&Theirs(lane, m).end, lane.epoch | (failed ? kFailedMark : 0));
   }
   if (failed) FenceAll();
   bool lost = failed;
-  for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
+  for (uint32_t m = ThreadIndex(); m < args.group.member_count; m += Threads()) {
     const EpochBarrier& barrier = Ours(lane, m);
-    const int32_t rank = args.members[m].rank;
+    const int32_t rank = args.group.members[m].rank;
     if (!lost && AwaitAtLeast(lane, Wait::kEnd, rank, &barrier.end, lane.epoch)) {
       lost = MemberFailed(lane, barrier, Wait::kEnd, rank);
     } else {
@@ -136,7 +136,7 @@ JAXRING_DEVICE bool LeaveBarrier(Lane& lane, bool failed) {
     }
   }
   failed = SyncBlockOr(lost);
-  if (!failed && ThreadIndex() == 0) args.epochs[2 * lane.number] = lane.epoch;
+  if (!failed && ThreadIndex() == 0) args.group.epochs[2 * lane.number] = lane.epoch;
   return !failed;
 }
 

@@ -43,18 +43,18 @@ struct Lane {
   uint32_t step = 0, tile = 0;
 
   JAXRING_DEVICE Lane(const Args& args, Shared& shared)
-      : args(args), shared(shared), number(BlockIndex()), began(Clock()), deadline(began + args.timeout_ns) {}
+      : args(args), shared(shared), number(BlockIndex()), began(Clock()), deadline(began + args.failure.timeout_ns) {}
 
   JAXRING_DEVICE Connection& ConnectionOf(uint32_t route) const {
-    return args.connections[static_cast<uint64_t>(number) * args.connections_per_lane + route];
+    return args.group.connections[static_cast<uint64_t>(number) * args.group.connections_per_lane + route];
   }
 };
 
 JAXRING_DEVICE void Report(const Lane& lane, Fault fault, Wait wait, int32_t peer, uint64_t number) {
   const Args& args = lane.args;
-  Status& status = *args.status;
+  Status& status = *args.failure.status;
   if (!Claim(&status.claimed)) return;
-  status.rank = args.rank;
+  status.rank = args.group.rank;
   status.peer = peer;
   status.wait = static_cast<uint32_t>(wait);
   status.lane = lane.number;
@@ -64,7 +64,7 @@ JAXRING_DEVICE void Report(const Lane& lane, Fault fault, Wait wait, int32_t pee
   status.waited_ns = Clock() - lane.began;
   StoreRelease(&status.fault, static_cast<uint32_t>(fault));
   // Last, so that no lane that this aborts reports before the lane that has failed.
-  if (args.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args.abort), 1u);
+  if (args.failure.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args.failure.abort), 1u);
 }
 
 // Returns whether the wait must end, and reports why. `in_other_call`: whether the peer is known to be in another call,
@@ -75,7 +75,7 @@ JAXRING_DEVICE bool GivesUp(const Lane& lane, Wait wait, int32_t peer, uint64_t 
   if (in_other_call) {
     fault = Fault::kOtherCall;
     number = call;
-  } else if (LoadRelaxed(lane.args.abort) != 0) {
+  } else if (LoadRelaxed(lane.args.failure.abort) != 0) {
     fault = Fault::kAborted;
   } else if (Clock() > lane.deadline) {
     fault = Fault::kTimeout;
@@ -104,7 +104,7 @@ JAXRING_DEVICE bool AwaitMessage(const Lane& lane, int32_t peer, const uint64_t*
   uint64_t word = 0;
   const auto came = [&] { return Stamp::Has(word = LoadAcquire(arrived), number); };
   if (!Await(lane, Wait::kMessage, peer, number, came)) return false;
-  if (Stamp::CallOf(word) == Stamp::ShortCall(lane.args.call)) return true;
+  if (Stamp::CallOf(word) == Stamp::ShortCall(lane.args.call.number)) return true;
   Report(lane, Fault::kOtherCall, Wait::kMessage, peer, Stamp::CallOf(word));
   return false;
 }
@@ -118,14 +118,14 @@ JAXRING_DEVICE bool AwaitAtLeast(const Lane& lane, Wait wait, int32_t peer, cons
 // lanes with it. So it waits until these have ended, too: until then they may serve peers, and tell them of the
 // failure. A launch that has not failed reads nothing here and waits for nothing.
 JAXRING_DEVICE void LeaveLaunch(const Args& args, bool good) {
-  if (!args.trap || ThreadIndex() != 0) return;
+  if (!args.failure.trap || ThreadIndex() != 0) return;
   // What a lane has told its peers before is out of its hands when the trap comes.
   if (!good) FenceAll();
   CountUp(&args.state->ended);
   if (good) return;
-  const uint64_t deadline = Clock() + args.timeout_ns;
+  const uint64_t deadline = Clock() + args.failure.timeout_ns;
   // Launches come one after another, with equally many lanes.
-  for (uint32_t turn = 1; LoadRelaxed(&args.state->ended) % args.lanes != 0; ++turn) {
+  for (uint32_t turn = 1; LoadRelaxed(&args.state->ended) % args.shape.lanes != 0; ++turn) {
     if (turn % kPatience == 0 && Clock() > deadline) break;
     Pause(turn);
   }

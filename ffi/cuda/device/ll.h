@@ -1,10 +1,10 @@
 // The LL (low latency) protocol: every 8 bytes are 4 bytes of data and 4 of flag in one store, so a reader that sees
 // the flag has the data. A vector takes two lines of 16 bytes: {data, flag, data, flag}.
 //
-// The flag is 16 bits of the message's number, from 1, and 16 of its sender's Args::call, so that a reader can tell
-// which call the sender is in. Slots are zero at first, and messages leave the lines that they do not use unchanged, so
-// a slot must never hold a future flag by chance. Therefore the first messages of a communicator, and those after every
-// 2^15, write all lines of their slots, and no flag in a slot is older than that.
+// The flag is 16 bits of the message's number, from 1, and 16 of its sender's Args::Call::number, so that a reader can
+// tell which call the sender is in. Slots are zero at first, and messages leave the lines that they do not use
+// unchanged, so a slot must never hold a future flag by chance. Therefore the first messages of a communicator, and
+// those after every 2^15, write all lines of their slots, and no flag in a slot is older than that.
 #pragma once
 
 #include "cuda/device/packs.h"
@@ -40,7 +40,7 @@ struct LL {
 
   template <int kPacks, int kVectors>
   JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
-    const uint32_t flag = FlagOf(message.number, lane.args.call);
+    const uint32_t flag = FlagOf(message.number, lane.args.call.number);
     Vec lines[2 * kVectors * kPacks] = {};
     for (uint32_t turn = 1;; ++turn) {
       bool all = true;
@@ -74,7 +74,7 @@ struct LL {
   template <int kPacks, int kVectors>
   JAXRING_DEVICE static void Store(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end,
                                    const Vec* from) {
-    const uint32_t flag = FlagOf(message.number, lane.args.call);
+    const uint32_t flag = FlagOf(message.number, lane.args.call.number);
     JAXRING_UNROLL
     for (int i = 0; i < 2 * kVectors * kPacks; ++i) {
       const uint32_t pack = Map<kPacks>::Pack(begin, i / (2 * kVectors));
@@ -94,12 +94,12 @@ struct LL {
     }
   }
   // Whether this message must write all lines of its slot (see above).
-  JAXRING_DEVICE static bool Cleans(const Args& args, uint64_t number) { return (number & 0x7fffu) < args.slots; }
+  JAXRING_DEVICE static bool Cleans(const Args& args, uint64_t number) { return (number & 0x7fffu) < args.group.slots; }
   // Then writes the others than those of its `packs`, as `vectors` vectors each.
   JAXRING_DEVICE static void Clean(const Args& args, const Operand& message, uint32_t packs, uint32_t vectors) {
     if (!Cleans(args, message.number)) return;
-    WriteRest(message.at, args.slot_bytes, packs, 2 * vectors, FlagOf(message.number, args.call), ThreadIndex(),
-              Threads());
+    WriteRest(message.at, args.group.slot_bytes, packs, 2 * vectors, FlagOf(message.number, args.call.number),
+              ThreadIndex(), Threads());
   }
 };
 

@@ -49,7 +49,7 @@ struct LL128 {
 
   template <int kPacks, int kVectors>
   JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
-    const uint64_t flag = Stamp::Of(message.number, lane.args.call);
+    const uint64_t flag = Stamp::Of(message.number, lane.args.call.number);
     const bool last = WarpLane() % 8 == 7;
     JAXRING_UNROLL
     for (int r = 0; r < kPacks / 2; ++r) {
@@ -89,7 +89,7 @@ struct LL128 {
   template <int kPacks, int kVectors>
   JAXRING_DEVICE static void Store(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end,
                                    const Vec* from) {
-    const uint64_t flag = Stamp::Of(message.number, lane.args.call);
+    const uint64_t flag = Stamp::Of(message.number, lane.args.call.number);
     const uint32_t low = static_cast<uint32_t>(flag), high = static_cast<uint32_t>(flag >> 32);
     const bool last = WarpLane() % 8 == 7;
     JAXRING_UNROLL

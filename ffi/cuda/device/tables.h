@@ -35,25 +35,25 @@ enum class Protocol : uint8_t {
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxThreads = 384;        // of a block; a multiple of kWarp
 inline constexpr uint32_t kMaxStepPeers = 64;  // sources, and destinations, that one step may list; and members
-inline constexpr uint32_t kMaxScratch = 16;    // Args::scratch_chunks
+inline constexpr uint32_t kMaxScratch = 16;    // Args::Shape::scratch_chunks
 
-// A message's number, from 1, and the low half of its sender's Args::call, in one word: a slot's counter, and a flag of
-// LL128. So a reader that sees the message there knows which call it is of. Flags of LL have 16 bits of each.
+// A message's number, from 1, and the low half of its sender's Args::Call::number, in one word: a slot's counter, and a
+// flag of LL128. So a reader that sees the message there knows which call it is of. Flags of LL have 16 bits of each.
 struct Stamp {
   static constexpr int kNumberBits = 48;  // no number comes again
   static constexpr uint64_t kNumber = (uint64_t{1} << kNumberBits) - 1;
   static constexpr uint64_t Of(uint64_t message, uint32_t call) {
     return (message + 1) | uint64_t{call} << kNumberBits;
   }
-  // The part of Args::call that a word has.
+  // The part of Args::Call::number that a word has.
   static constexpr uint32_t ShortCall(uint32_t call) { return call & 0xffff; }
   // Whether a slot with that word has this message, of whichever call. Before it the slot has older ones.
   static constexpr bool Has(uint64_t word, uint64_t message) { return (word & kNumber) > message; }
   static constexpr uint32_t CallOf(uint64_t word) { return static_cast<uint32_t>(word >> kNumberBits); }
 };
 
-// The traffic of one lane with one peer, both directions, under one protocol: `slots` slots each way (Args::slots),
-// each of Args::slot_bytes, 128-byte aligned. Message number m (from 0, over the life of the communicator) lies in slot
+// The traffic of one lane with one peer, both directions, under one protocol: `slots` slots each way of `slot_bytes`
+// each (Args::Group), 128-byte aligned. Message number m (from 0, over the life of the communicator) lies in slot
 // m % slots. The sender fills a slot only while sent - *credit < slots; the receiver gives it back through `give`.
 //
 // For a peer over the network `send_slots` and `recv_slots` are own memory. The proxy thread reads `tail` and `sizes`
@@ -76,16 +76,16 @@ struct alignas(128) Connection {
 };
 
 // One lane's epoch barrier with one memory peer: one side writes it, the other reads it. `met` and `end` are epochs:
-// the number of this launch from 1, counted per lane in Args::epochs.
+// the number of this launch from 1, counted per lane in Args::Group::epochs.
 //
 // begun: the writer's stream has reached this launch, so peers may read its input and write its output. Two lines of
 // LL, whose data say where the writer's input and output are (PackedPlace). Each of a line's flags is 16 bits of the
-// epoch and 16 of Args::call. So a reader that sees a line has its address and knows which call the writer is in, and
-// the writer needs no fence. Flags of 16 bits are enough, since a line only holds this epoch or the one before. met:
-// how far the writer has come in a launch that meets several times (multicast.h). end: the writer's lane is done. It
-// does not access the reader's buffers any more, and its writes to them are visible. A kernel ends only after all lanes
-// of all its memory peers have reached `end`, so its buffers are valid until then. On both sides the begin of an epoch
-// follows the end of the epoch before, so one record is enough.
+// epoch and 16 of Args::Call::number. So a reader that sees a line has its address and knows which call the writer is
+// in, and the writer needs no fence. Flags of 16 bits are enough, since a line only holds this epoch or the one before.
+// met: how far the writer has come in a launch that meets several times (multicast.h). end: the writer's lane is done.
+// It does not access the reader's buffers any more, and its writes to them are visible. A kernel ends only after all
+// lanes of all its memory peers have reached `end`, so its buffers are valid until then. On both sides the begin of an
+// epoch follows the end of the epoch before, so one record is enough.
 struct alignas(128) EpochBarrier {
   alignas(16) uint32_t begun[2][4];
   uint64_t met;
@@ -107,20 +107,21 @@ struct Member {
   EpochBarrier* theirs;      // the member's memory: [lanes], written by us
   const EpochBarrier* ours;  // own memory: [lanes], written by the member
   const uint64_t* regions;   // own memory, this rank's view of the member's registered allocations
-  char* stage_theirs;      // the member's memory: where we put data for it; 2 * Args::stage_bytes. Fused one-shot only
+  // Of the fused one-shot all-reduce alone, 2 * Args::Group::stage_bytes each.
+  char* stage_theirs;      // the member's memory: where we put data for it
   const char* stage_ours;  // own memory: where the member puts data for us
   int32_t rank;
 };
 
 enum class Fault : uint32_t {
   kNone = 0,
-  kTimeout = 1,     // a wait passed Args::timeout_ns
-  kAborted = 2,     // *Args::abort was set; the results are not complete
+  kTimeout = 1,     // a wait passed Args::Failure::timeout_ns
+  kAborted = 2,     // *Args::Failure::abort was set; the results are not complete
   kPeerFailed = 3,  // a memory peer met one of these first
   kBadTable = 4,    // the table asks for what the kernel cannot do
   kDisagrees = 5,   // the message that came is of another dtype or shape than its receiver's
   kBadSizes = 6,    // a ragged collective's offsets or sizes cannot be served: see Sizes
-  kOtherCall = 7,   // a peer is in another call of the communicator: `number` has its Args::call, or the low half of it
+  kOtherCall = 7,   // a peer is in another call of the communicator: `number` has that call, or the low half of it
 };
 
 enum class Wait : uint32_t {
@@ -165,8 +166,8 @@ struct Extents {
   static constexpr uint64_t kBadSizes = uint64_t{1} << 63;
 };
 
-// Where not all members can address a call's buffers, Args::in and Args::out are other memory, which they can, and the
-// launch copies into it and out of it (staging.h). 0 bytes: there is nothing to copy.
+// Where not all members can address a call's buffers, Args::buffers are other memory, which they can, and the launch
+// copies into it and out of it (staging.h). 0 bytes: there is nothing to copy.
 struct Staging {
   const char* from;
   char* to;
@@ -176,57 +177,84 @@ struct Staging {
 
 // One rank's launch. Passed by value. Counts are of elements unless they say bytes.
 struct Args {
-  // The plan: own memory, the same for every launch of it. lane_begin has lanes + 1 entries; `route` goes with `peers`:
-  // the number of a message peer's connection within its lane, or of a memory peer's member.
-  const Step* steps;
-  const uint32_t* lane_begin;
-  const int32_t* peers;
-  const uint32_t* route;
-  const uint64_t* piece_begin;  // [pieces + 1]: where each piece of a block begins (Plan::PieceBegin)
-  Connection* connections;      // [lanes][connections_per_lane]
-  const Member* members;        // [member_count]; 0: no memory is shared and no barrier is passed
-  uint64_t* epochs;  // [epoch_lanes][2] own device memory: launches that passed a lane's barriers; one-shot launches
-  Extents extents;   // all nullptr unless ragged
+  // The rank's steps: own memory, the same for every launch of a plan. lane_begin has lanes + 1 entries; `route` goes
+  // with `peers`: the number of a message peer's connection within its lane, or of a memory peer's member.
+  struct Table {
+    const Step* steps;
+    const uint32_t* lane_begin;
+    const int32_t* peers;
+    const uint32_t* route;
+    const uint64_t* piece_begin;  // [pieces + 1]: where each piece of a block begins (Plan::PieceBegin)
+  };
 
-  // The buffers. `in` may be `out` exactly for all_reduce, and must not overlap it otherwise.
-  const char* in;
-  char* out;
-  char* scratch;  // own device memory, 16-byte aligned: [lanes][scratch_chunks][ScratchBytes()]
-  uint64_t in_region, in_offset, out_region, out_offset;  // `in` and `out` as members name them
+  // The communicator: who its ranks are, and where this one meets them.
+  struct Group {
+    Connection* connections;  // [lanes][connections_per_lane]
+    const Member* members;    // [member_count]; 0: no memory is shared and no barrier is passed
+    uint64_t* epochs;  // [epoch_lanes][2] own device memory: launches that passed a lane's barriers; one-shot launches
+    uint64_t slot_bytes;  // at least SlotBytes()
+    uint64_t stage_bytes;
+    uint32_t slots;  // a power of two
+    uint32_t connections_per_lane;
+    uint32_t member_count;
+    uint32_t epoch_lanes;  // of any launch on this communicator, at most; the same for all of them
+    int32_t rank, ranks;
+  };
 
-  uint64_t block_elements;
-  uint64_t tiles;           // of the longest piece (Plan::Tiles); ignored if `extents` are given
-  uint64_t tile_elements;   // a multiple of slice_elements
-  uint64_t slice_elements;  // of one message at most; a multiple of 512 / element_bytes. slots >= 2 * tile / slice
-  uint64_t divisor;         // of a final step; 0: none
-  uint64_t timeout_ns;
-  uint64_t slot_bytes;  // at least SlotBytes()
-  uint64_t stage_bytes;
-  const uint32_t* abort;  // own memory, pinned: nonzero ends every wait
-  Status* status;
-  LaunchState* state;  // given if `trap` is set, or there is something to copy
-  uint32_t slots;      // a power of two
-  uint32_t connections_per_lane;
-  uint32_t member_count;
-  uint32_t lanes, pieces, scratch_chunks;
-  uint32_t epoch_lanes;  // of any launch on this communicator, at most; the same for all of them
-  uint32_t in_blocks, out_blocks;
-  int32_t rank, ranks, root;
-  // A number of the call site, the same on all ranks. Ranks whose launches meet compare it: they may have begun the
-  // calls of a communicator in different orders.
-  uint32_t call;
-  Protocol protocol;
-  DType dtype;
-  ReduceOp op;
-  bool reduces;  // false: the schedule only moves data, and only the size of dtype's elements counts
+  // `in` may be `out` exactly for all_reduce, and must not overlap it otherwise.
+  struct Buffers {
+    const char* in;
+    char* out;
+    char* scratch;  // own device memory, 16-byte aligned: [lanes][scratch_chunks][ScratchBytes()]
+    uint64_t in_region, in_offset, out_region, out_offset;  // `in` and `out` as members name them
+  };
+
+  // How the buffers are cut.
+  struct Shape {
+    uint64_t block_elements;
+    uint64_t tiles;           // of the longest piece (Plan::Tiles); ignored if `extents` are given
+    uint64_t tile_elements;   // a multiple of slice_elements
+    uint64_t slice_elements;  // of one message at most; a multiple of 512 / element_bytes. slots >= 2 * tile / slice
+    uint32_t lanes, pieces, scratch_chunks;
+    uint32_t in_blocks, out_blocks;
+  };
+
+  // What the collective does.
+  struct Call {
+    uint64_t divisor;  // of a final step; 0: none
+    // Of the call site, the same on all ranks. Ranks whose launches meet compare it: they may have begun the calls of a
+    // communicator in different orders.
+    uint32_t number;
+    int32_t root;
+    Protocol protocol;
+    DType dtype;
+    ReduceOp op;
+    bool reduces;  // false: the schedule only moves data, and only the size of dtype's elements counts
+  };
+
+  // When a launch fails, and what it does then.
+  struct Failure {
+    uint64_t timeout_ns;
+    const uint32_t* abort;  // own memory, pinned: nonzero ends every wait
+    Status* status;
+    // If set, a launch that fails traps when all its lanes have ended: see LeaveLaunch.
+    bool trap;
+    // If set, a fault is recorded in *abort as well (which must then be writable), so that this process's other
+    // launches end at once instead of by their own deadlines.
+    bool spread_faults;
+  };
+
+  Table table;
+  Group group;
+  Extents extents;  // all nullptr unless ragged
+  Buffers buffers;
+  Shape shape;
+  Call call;
+  Failure failure;
+  LaunchState* state;  // given if `failure.trap` is set, or there is something to copy
   // Slices of at least that many bytes that are not reduced go by bulk copies (bulk.h); 0: no bulk copies. Needs
   // compute capability 9.0 and BulkBytes() of dynamic shared memory; kernels compiled for lower capabilities ignore it.
   uint64_t bulk_bytes;
-  // If set, a launch that fails traps when all its lanes have ended: see LeaveLaunch.
-  bool trap;
-  // If set, a fault is recorded in *abort as well (which must then be writable), so that this process's other launches
-  // end at once instead of by their own deadlines.
-  bool spread_faults;
   Staging staging;
 };
 
@@ -296,7 +324,7 @@ constexpr uint64_t MessageBytes(Protocol protocol, uint64_t elements, uint64_t e
   return 0;
 }
 
-// The least Args::slot_bytes for messages of slice_elements.
+// The least Args::Group::slot_bytes for messages of slice_elements.
 constexpr uint64_t SlotBytes(Protocol protocol, uint64_t slice_elements, uint64_t element_bytes, uint32_t widening) {
   return (MessageBytes(protocol, slice_elements, element_bytes, widening) + 127) / 128 * 128;
 }

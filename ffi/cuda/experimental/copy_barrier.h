@@ -19,7 +19,7 @@ JAXRING_DEVICE void PlayCopyBarrier(bool open, const Args& args, Shared& shared)
     if (!EnterBarrier(lane) && ThreadIndex() == 0) args.state->failed = 1;
     return;
   }
-  lane.epoch = args.epochs[2 * lane.number] + 1;
+  lane.epoch = args.group.epochs[2 * lane.number] + 1;
   // If a begin did not arrive, here or in an earlier launch, peers must not take the memory's bytes for this launch's.
   const bool good = LeaveBarrier(lane, args.state->failed != 0);
   if (!good && ThreadIndex() == 0) args.state->failed = 1;

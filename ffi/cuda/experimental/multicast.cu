@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
 int LaunchMulticast(const Multicast& memory, const Args& args, int threads, void* stream) {
   void* parameters[] = {const_cast<Multicast*>(&memory), const_cast<Args*>(&args)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(&MulticastKernel), dim3(args.lanes),
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&MulticastKernel), dim3(args.shape.lanes),
                           dim3(std::min(threads, kMaxThreads)), parameters, 0, static_cast<cudaStream_t>(stream));
 }
 

@@ -27,15 +27,15 @@ class MulticastPlayer {
       : memory_(memory),
         args_(args),
         lane_(args, shared),
-        how_{args.dtype, CodeOf(args.dtype, args.op), args.divisor},
+        how_{args.call.dtype, CodeOf(args.call.dtype, args.call.op), args.call.divisor},
         form_(SwitchFormOf(args)),
         switch_(ArithmeticOf(how_, form_)),
-        block_(args.block_elements * BytesOf(args.dtype)),
-        slice_(MulticastSlice(memory.kind, memory.bytes, args.lanes, args.ranks, form_.widen)) {
+        block_(args.shape.block_elements * BytesOf(args.call.dtype)),
+        slice_(MulticastSlice(memory.kind, memory.bytes, args.shape.lanes, args.group.ranks, form_.widen)) {
     const uint64_t runs = (block_ + kRun - 1) / kRun;
-    begin_ = Least(block_, runs * lane_.number / args.lanes * kRun);
-    bytes_ = Least(block_, runs * (lane_.number + 1) / args.lanes * kRun) - begin_;
-    const uint64_t blocks = memory.kind == MulticastKind::kAllReduce ? 1 : args.ranks;
+    begin_ = Least(block_, runs * lane_.number / args.shape.lanes * kRun);
+    bytes_ = Least(block_, runs * (lane_.number + 1) / args.shape.lanes * kRun) - begin_;
+    const uint64_t blocks = memory.kind == MulticastKind::kAllReduce ? 1 : args.group.ranks;
     half_ = blocks * slice_ * form_.widen;
     part_ = 2 * lane_.number * half_;
   }
@@ -80,7 +80,7 @@ class MulticastPlayer {
   // To be called before a release: orders the block's accesses by one address before others' accesses by the other.
   JAXRING_DEVICE void Publish() const {
     SyncBlock();
-    if (ThreadIndex() < args_.member_count) FenceAliases();
+    if (ThreadIndex() < args_.group.member_count) FenceAliases();
   }
 
   // Waits until all members have come as far. It counts as an epoch, and all ranks have equally many. No rank accesses
@@ -88,12 +88,12 @@ class MulticastPlayer {
   JAXRING_DEVICE bool Meet() {
     Publish();
     ++lane_.epoch;
-    for (uint32_t m = ThreadIndex(); m < args_.member_count; m += Threads()) {
+    for (uint32_t m = ThreadIndex(); m < args_.group.member_count; m += Threads()) {
       StoreRelease(&Theirs(lane_, m).met, lane_.epoch);
     }
     bool failed = false;
-    for (uint32_t m = ThreadIndex(); m < args_.member_count; m += Threads()) {
-      if (!AwaitMet(Ours(lane_, m), args_.members[m].rank)) failed = true;
+    for (uint32_t m = ThreadIndex(); m < args_.group.member_count; m += Threads()) {
+      if (!AwaitMet(Ours(lane_, m), args_.group.members[m].rank)) failed = true;
     }
     return !SyncBlockOr(failed);
   }
@@ -110,29 +110,32 @@ class MulticastPlayer {
   }
 
   JAXRING_DEVICE void Fill(uint64_t k) {
-    const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.ranks;
+    const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.group.ranks;
     for (uint32_t b = 0; b < blocks; ++b) {
-      Convert<Place::kUser, Place::kOwn>(args_.in + InBlock(k, b), memory_.own + At(k, b), BytesOfSlice(k));
+      Convert<Place::kUser, Place::kOwn>(args_.buffers.in + InBlock(k, b), memory_.own + At(k, b), BytesOfSlice(k));
     }
   }
   JAXRING_DEVICE void Put(uint64_t k) {
-    Move<Place::kUser, Place::kAll, 1>(args_.in + InBlock(k, 0), memory_.all + At(k, args_.rank), BytesOfSlice(k));
+    Move<Place::kUser, Place::kAll, 1>(args_.buffers.in + InBlock(k, 0), memory_.all + At(k, args_.group.rank),
+                                       BytesOfSlice(k));
   }
   JAXRING_DEVICE void Reduce(uint64_t k) {
     if (memory_.kind == MulticastKind::kReduceScatter) {
-      Convert<Place::kAll, Place::kUser>(memory_.all + At(k, args_.rank), args_.out + InBlock(k, 0), BytesOfSlice(k));
+      Convert<Place::kAll, Place::kUser>(memory_.all + At(k, args_.group.rank), args_.buffers.out + InBlock(k, 0),
+                                         BytesOfSlice(k));
       return;
     }
     // The bytes after the slice's end in the last pack are unused, and are reduced, too.
     const uint64_t runs = (BytesOfSlice(k) + kRun - 1) / kRun * form_.widen;
-    const uint64_t begin = runs * args_.rank / args_.ranks * kRun, end = runs * (args_.rank + 1) / args_.ranks * kRun;
+    const uint64_t begin = runs * args_.group.rank / args_.group.ranks * kRun,
+                   end = runs * (args_.group.rank + 1) / args_.group.ranks * kRun;
     char* all = memory_.all + At(k, 0) + begin;
     Move<Place::kAll, Place::kAll, 1>(all, all, end - begin);
   }
   JAXRING_DEVICE void Drain(uint64_t k) {
-    const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.ranks;
+    const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.group.ranks;
     for (uint32_t b = 0; b < blocks; ++b) {
-      Convert<Place::kOwn, Place::kUser>(memory_.own + At(k, b), args_.out + InBlock(k, b), BytesOfSlice(k));
+      Convert<Place::kOwn, Place::kUser>(memory_.own + At(k, b), args_.buffers.out + InBlock(k, b), BytesOfSlice(k));
     }
     SyncBlock();  // another thread may write the memory that this one has read
   }
@@ -221,7 +224,7 @@ class MulticastPlayer {
       source[i] = pack < end ? from + VectorOffset<kWiden>(pack, i % kWiden) : nullptr;
     }
     LoadReduced(switch_, source, v);
-    if (args_.divisor != 0) Divide<1>(switch_, v);
+    if (args_.call.divisor != 0) Divide<1>(switch_, v);
     JAXRING_UNROLL
     for (int i = 0; i < kPacks * kWiden; ++i) to[i / kWiden][i % kWiden] = v[i];
   }
@@ -259,12 +262,13 @@ JAXRING_DEVICE void Try(const Multicast& memory, const Args& args) {
   if (ThreadIndex() != 0) return;
   FenceAliases();
   if (memory.kind == MulticastKind::kTryStore) {
-    StoreAll(memory.all + MulticastProbe::Stored(args.rank), LoadBound(memory.own + MulticastProbe::Own(args.ranks)));
+    StoreAll(memory.all + MulticastProbe::Stored(args.group.rank),
+             LoadBound(memory.own + MulticastProbe::Own(args.group.ranks)));
   } else {
-    const char* from[] = {memory.all + MulticastProbe::Part(args.ranks)};
+    const char* from[] = {memory.all + MulticastProbe::Part(args.group.ranks)};
     Vec sum[1] = {};
     LoadReduced({DType::kUInt32, CodeOf(DType::kUInt32, ReduceOp::kSum), 0}, from, sum);
-    StoreBound(memory.own + MulticastProbe::Sum(args.ranks), sum[0]);
+    StoreBound(memory.own + MulticastProbe::Sum(args.group.ranks), sum[0]);
   }
   FenceAliases();
 }

@@ -79,13 +79,13 @@ constexpr SwitchForm SwitchFormOf(DType dtype, ReduceOp op, bool mean) {
   }
 }
 constexpr SwitchForm SwitchFormOf(const Args& args) {
-  return args.reduces ? SwitchFormOf(args.dtype, args.op, args.divisor != 0) : SwitchForm{1, false};
+  return args.call.reduces ? SwitchFormOf(args.call.dtype, args.call.op, args.call.divisor != 0) : SwitchForm{1, false};
 }
 constexpr bool SwitchReduces(DType dtype, ReduceOp op, bool mean) { return SwitchFormOf(dtype, op, mean).widen != 0; }
 
-// Runs args.lanes lanes among ranks that are all each other's memory peers, as Launch does (kernel_launch.h). Only this
-// rank accesses `in` and `out`, so their regions are ignored. For devices of compute capability 9.0 and later. Returns
-// a cudaError_t.
+// Runs args.shape.lanes lanes among ranks that are all each other's memory peers, as Launch does (kernel_launch.h).
+// Only this rank accesses its buffers, so their regions are ignored. For devices of compute capability 9.0 and later.
+// Returns a cudaError_t.
 int LaunchMulticast(const Multicast& memory, const Args& args, int threads, void* stream);
 int LoadMulticastKernel();
 // Whether this build has the kernel for every device that has multicast: its PTX must be of 9.0 or later.

@@ -44,7 +44,7 @@ void Copies::Enqueue(const Args& barriers, const char* in, char* out, void* stre
     kernels_.LaunchBarrier(device_, true, barriers, stream);
     // A trap before the last would keep later ones from telling the peers.
     Args closing = barriers;
-    closing.trap = barriers.trap && bytes == block_ - at;
+    closing.failure.trap = barriers.failure.trap && bytes == block_ - at;
     for (const Put& put : puts_) streams_.CopyAsync(put.to, in + put.from * block_ + at, bytes, stream);
     kernels_.LaunchBarrier(device_, false, closing, stream);
     // Adjacent whole blocks are copied at once.

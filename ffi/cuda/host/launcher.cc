@@ -126,34 +126,34 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   shape.pieces = spec_.pieces;
   shape.tile_elements = tile_;
   for (int p = 0; p <= spec_.pieces; ++p) piece_begin.push_back(shape.PieceBegin(p));
-  args.steps = Upload(gpu.memory, device, table.steps);
-  args.lane_begin = Upload(gpu.memory, device, table.lane_begin);
-  args.peers = Upload(gpu.memory, device, table.peers);
-  args.route = Upload(gpu.memory, device, route);
-  args.piece_begin = Upload(gpu.memory, device, piece_begin);
+  args.table.steps = Upload(gpu.memory, device, table.steps);
+  args.table.lane_begin = Upload(gpu.memory, device, table.lane_begin);
+  args.table.peers = Upload(gpu.memory, device, table.peers);
+  args.table.route = Upload(gpu.memory, device, route);
+  args.table.piece_begin = Upload(gpu.memory, device, piece_begin);
   const uint64_t scratch = ScratchBytes(tile_, element, widening_) * spec_.scratch_chunks * spec_.nlanes;
-  if (scratch != 0) args.scratch = communicator_->memory().Scratch(rank, scratch);
-  args.block_elements = spec_.block_elements;
-  args.tiles = shape.Tiles();
-  args.tile_elements = tile_;
-  args.slice_elements = slice_;
-  args.divisor = spec_.divisor;
-  args.timeout_ns = static_cast<uint64_t>(spec_.timeout_s * 1e9);
-  args.call = spec_.call;
-  args.lanes = static_cast<uint32_t>(spec_.nlanes);
-  args.pieces = static_cast<uint32_t>(spec_.pieces);
-  args.scratch_chunks = static_cast<uint32_t>(spec_.scratch_chunks);
-  args.in_blocks = static_cast<uint32_t>(spec_.in_blocks);
-  args.out_blocks = static_cast<uint32_t>(spec_.out_blocks);
-  args.root = spec_.root;
-  args.dtype = spec_.dtype;
-  args.op = spec_.op;
-  args.reduces = spec_.reduces;
+  if (scratch != 0) args.buffers.scratch = communicator_->memory().Scratch(rank, scratch);
+  args.shape.block_elements = spec_.block_elements;
+  args.shape.tiles = shape.Tiles();
+  args.shape.tile_elements = tile_;
+  args.shape.slice_elements = slice_;
+  args.call.divisor = spec_.divisor;
+  args.failure.timeout_ns = static_cast<uint64_t>(spec_.timeout_s * 1e9);
+  args.call.number = spec_.call;
+  args.shape.lanes = static_cast<uint32_t>(spec_.nlanes);
+  args.shape.pieces = static_cast<uint32_t>(spec_.pieces);
+  args.shape.scratch_chunks = static_cast<uint32_t>(spec_.scratch_chunks);
+  args.shape.in_blocks = static_cast<uint32_t>(spec_.in_blocks);
+  args.shape.out_blocks = static_cast<uint32_t>(spec_.out_blocks);
+  args.call.root = spec_.root;
+  args.call.dtype = spec_.dtype;
+  args.call.op = spec_.op;
+  args.call.reduces = spec_.reduces;
   if (spec_.bulk_bytes != 0 && gpu.devices.Info(device).major >= 9) args.bulk_bytes = spec_.bulk_bytes;
   local.status = communicator_->memory().NewStatus();
-  args.status = local.status;
+  args.failure.status = local.status;
   args.state = reinterpret_cast<LaunchState*>(gpu.memory.Allocate(device, sizeof(LaunchState)));
-  args.trap = spec_.trap;
+  args.failure.trap = spec_.trap;
   local.members = memory;
   if (memory) {
     local.others = communicator_->ranks().OtherDevices(rank);
@@ -164,15 +164,15 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   if (spec_.multicast) {
     local.multicast = communicator_->multicast().At(rank, *spec_.multicast);
     const uint32_t widen = SwitchFormOf(args).widen;
-    if (MulticastSlice(*spec_.multicast, local.multicast->bytes, args.lanes, args.ranks, widen) == 0) {
+    if (MulticastSlice(*spec_.multicast, local.multicast->bytes, args.shape.lanes, args.group.ranks, widen) == 0) {
       throw std::invalid_argument(spec_.what + ": multicast memory of " + std::to_string(local.multicast->bytes) +
                                   " bytes has no room for a slice of each block");
     }
   }
   if (spec_.ragged_row) {
-    const uint64_t words = ExtentWords(args.in_blocks, args.pieces);
+    const uint64_t words = ExtentWords(args.shape.in_blocks, args.shape.pieces);
     local.extents = reinterpret_cast<uint64_t*>(gpu.memory.Allocate(device, words * sizeof(uint64_t)));
-    args.extents = ExtentsAt(local.extents, args.in_blocks, args.pieces);
+    args.extents = ExtentsAt(local.extents, args.shape.in_blocks, args.shape.pieces);
   }
   MutexLock lock(mutex_);
   locals_.emplace(rank, std::move(local));
@@ -201,7 +201,7 @@ void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<
   Local* found = Find(rank);
   if (found == nullptr) throw std::invalid_argument(spec_.what + ": rank " + std::to_string(rank) + " has no table");
   Local& local = *found;
-  local.args.lanes = 1;  // of the barriers
+  local.args.shape.lanes = 1;  // of the barriers
   local.copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.in_blocks, spec_.out_blocks);
 }
 
@@ -248,20 +248,20 @@ bool LaunchPlan::Addressed(const Local& local) const {
 
 // Finds the locations of the buffers for peers. Buffers that not all of these can address are replaced by own memory.
 void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, Args* args) {
-  args->in = static_cast<const char*>(in);
-  args->out = static_cast<char*>(out);
+  args->buffers.in = static_cast<const char*>(in);
+  args->buffers.out = static_cast<char*>(out);
   if (!Addressed(local)) return;
   const bool own = !local.members || communicator_->ranks().one_process();
   if (own && local.others.empty()) {
-    args->in_region = args->out_region = 0;
-    args->in_offset = reinterpret_cast<uint64_t>(in);
-    args->out_offset = reinterpret_cast<uint64_t>(out);
+    args->buffers.in_region = args->buffers.out_region = 0;
+    args->buffers.in_offset = reinterpret_cast<uint64_t>(in);
+    args->buffers.out_offset = reinterpret_cast<uint64_t>(out);
     return;
   }
   if (spec_.zero_copy || own) {
     // Both, so that both are asked for at the first launch.
-    const bool in_located = Locate(local, in, in_bytes(), &args->in_region, &args->in_offset);
-    if (Locate(local, out, out_bytes(), &args->out_region, &args->out_offset) && in_located) return;
+    const bool in_located = Locate(local, in, in_bytes(), &args->buffers.in_region, &args->buffers.in_offset);
+    if (Locate(local, out, out_bytes(), &args->buffers.out_region, &args->buffers.out_offset) && in_located) return;
   }
   const auto lacks = [](uint64_t bytes, const auto* replacement) { return bytes != 0 && replacement == nullptr; };
   if (lacks(in_bytes(), local.replace_in) || lacks(out_bytes(), local.replace_out)) {
@@ -270,19 +270,19 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, Args* 
                              "GPU free (XLA_PYTHON_CLIENT_MEM_FRACTION)");
   }
   ++staged_;
-  args->staging.from = args->in;
-  args->staging.to = args->out;
+  args->staging.from = args->buffers.in;
+  args->staging.to = args->buffers.out;
   args->staging.in_bytes = in_bytes();
   args->staging.out_bytes = out_bytes();
   if (in_bytes() != 0) {
-    args->in = local.replace_in->memory;
-    args->in_region = local.replace_in->location.region;
-    args->in_offset = local.replace_in->location.offset;
+    args->buffers.in = local.replace_in->memory;
+    args->buffers.in_region = local.replace_in->location.region;
+    args->buffers.in_offset = local.replace_in->location.offset;
   }
   if (out_bytes() != 0) {
-    args->out = local.replace_out->memory;
-    args->out_region = local.replace_out->location.region;
-    args->out_offset = local.replace_out->location.offset;
+    args->buffers.out = local.replace_out->memory;
+    args->buffers.out_region = local.replace_out->location.region;
+    args->buffers.out_offset = local.replace_out->location.offset;
   }
 }
 
@@ -312,7 +312,8 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     Local& local = *found;
     Args args = local.args;
     Place(local, rank, in, out, &args);
-    if (!FitsPlace(args.in_region, args.in_offset) || !FitsPlace(args.out_region, args.out_offset)) {
+    if (!FitsPlace(args.buffers.in_region, args.buffers.in_offset) ||
+        !FitsPlace(args.buffers.out_region, args.buffers.out_offset)) {
       throw std::runtime_error("a buffer's region or offset has more bits than a barrier's line");
     }
     if (local.copies) {
@@ -343,8 +344,8 @@ void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedV
     if (vectors == nullptr)
       throw std::invalid_argument(spec_.what + ": a ragged collective was launched without its sizes");
     const uint64_t row_bytes = std::max<uint64_t>(1, *spec_.ragged_row * ElementBytes(spec_.dtype));
-    const Ragged ragged{*vectors,       in_bytes / row_bytes, out_bytes / row_bytes, *spec_.ragged_row, local.extents,
-                        args.in_blocks, args.pieces};
+    const Ragged ragged{*vectors,      in_bytes / row_bytes, out_bytes / row_bytes, *spec_.ragged_row,
+                        local.extents, args.shape.in_blocks, args.shape.pieces};
     kernels.LaunchExtents(device, ragged, args, stream);
   }
   kernels.Launch(device, args, spec_.threads, stream);

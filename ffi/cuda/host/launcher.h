@@ -46,7 +46,7 @@ struct LaunchPlanSpec {
   // copies.
   uint64_t bulk_bytes = 0;
   double timeout_s = 300;
-  uint32_t call = 0;  // Args::call
+  uint32_t call = 0;  // Args::Call::number
   // On an error the kernel traps, which ends the device's context, so that no later operation sees incomplete data. See
   // docs/cuda-host.md.
   bool trap = true;

@@ -233,7 +233,7 @@ double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies) {
 
 StandaloneResult<std::string> TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed, int lanes, int threads) {
   Args args = {};
-  args.lanes = lanes;
+  args.shape.lanes = lanes;
   Ranks places;
   for (int r = 0; r < ranks; ++r) {
     const int device = r % gpu.devices.Count();

@@ -19,15 +19,15 @@ class Player {
 
   // Returns the same for all threads: whether it is done.
   JAXRING_DEVICE bool Play() {
-    const uint32_t begin = args_.lane_begin[lane_.number], end = args_.lane_begin[lane_.number + 1];
+    const uint32_t begin = args_.table.lane_begin[lane_.number], end = args_.table.lane_begin[lane_.number + 1];
     if constexpr (Slices::kBulk) StartBulk(args_);
     bool good = EnterBarrier(lane_);
     for (uint64_t tile = 0; good && begin != end && HasTile(tile); ++tile) {
       lane_.tile = static_cast<uint32_t>(tile);
-      Step next = args_.steps[begin];
+      Step next = args_.table.steps[begin];
       for (uint32_t s = begin; good && s < end; ++s) {
         const Step step = next;
-        if (s + 1 < end) next = args_.steps[s + 1];  // prefetched while this step runs
+        if (s + 1 < end) next = args_.table.steps[s + 1];  // prefetched while this step runs
         lane_.step = s - begin;
         good = PlayStep(step, tile);
       }
@@ -49,8 +49,8 @@ class Player {
   }
   // Read anew for each tile: a count that is kept takes registers from the loops over data.
   JAXRING_DEVICE bool HasTile(uint64_t tile) const {
-    if (args_.extents.in_offset == nullptr) return tile < args_.tiles;
-    return !SizesAreBad() && tile * args_.tile_elements < *args_.extents.longest;
+    if (args_.extents.in_offset == nullptr) return tile < args_.shape.tiles;
+    return !SizesAreBad() && tile * args_.shape.tile_elements < *args_.extents.longest;
   }
 
   JAXRING_DEVICE Span SpanOf(Buffer buffer, int32_t chunk, uint64_t tile, uint32_t element) const {
@@ -60,19 +60,19 @@ class Player {
       begin = (in ? args_.extents.in_offset : args_.extents.out_offset)[chunk];
       length = (in ? args_.extents.in_length : args_.extents.out_length)[chunk];
     } else {
-      const uint32_t block = static_cast<uint32_t>(chunk) / args_.pieces;
-      const uint32_t piece = static_cast<uint32_t>(chunk) % args_.pieces;
-      begin = block * args_.block_elements + args_.piece_begin[piece];
-      length = args_.piece_begin[piece + 1] - args_.piece_begin[piece];
+      const uint32_t block = static_cast<uint32_t>(chunk) / args_.shape.pieces;
+      const uint32_t piece = static_cast<uint32_t>(chunk) % args_.shape.pieces;
+      begin = block * args_.shape.block_elements + args_.table.piece_begin[piece];
+      length = args_.table.piece_begin[piece + 1] - args_.table.piece_begin[piece];
     }
-    const uint64_t skip = tile * args_.tile_elements;
+    const uint64_t skip = tile * args_.shape.tile_elements;
     if (skip >= length) return {0, 0};
     const uint64_t rest = length - skip;
-    return {(begin + skip) * element, rest < args_.tile_elements ? rest : args_.tile_elements};
+    return {(begin + skip) * element, rest < args_.shape.tile_elements ? rest : args_.shape.tile_elements};
   }
   JAXRING_DEVICE char* ScratchAt(int32_t chunk) const {
-    const uint64_t bytes = ScratchBytes(args_.tile_elements, slices_.Element(), slices_.Widening());
-    return args_.scratch + (static_cast<uint64_t>(lane_.number) * args_.scratch_chunks + chunk) * bytes;
+    const uint64_t bytes = ScratchBytes(args_.shape.tile_elements, slices_.Element(), slices_.Widening());
+    return args_.buffers.scratch + (static_cast<uint64_t>(lane_.number) * args_.shape.scratch_chunks + chunk) * bytes;
   }
 
   JAXRING_DEVICE bool PlayStep(const Step& step, uint64_t tile) {
@@ -89,9 +89,10 @@ class Player {
       if (ThreadIndex() == 0) lane_.shared.scratch_elements[step.dst_chunk] = elements;
       SyncBlock();
     }
-    for (uint64_t at = 0; at < elements; at += args_.slice_elements) {
+    for (uint64_t at = 0; at < elements; at += args_.shape.slice_elements) {
       const uint64_t rest = elements - at;
-      if (!PlaySlice(step, from.offset, to.offset, at, rest < args_.slice_elements ? rest : args_.slice_elements)) {
+      if (!PlaySlice(step, from.offset, to.offset, at,
+                     rest < args_.shape.slice_elements ? rest : args_.shape.slice_elements)) {
         return false;
       }
     }
@@ -132,18 +133,18 @@ class Player {
   JAXRING_DEVICE bool PrepareSource(const Step& step, uint64_t offset, uint64_t at, uint32_t i) {
     const Buffer src = static_cast<Buffer>(step.src_buffer);
     Operand& operand = lane_.shared.sources[i];
-    int32_t peer = args_.rank;
+    int32_t peer = args_.group.rank;
     uint32_t route = 0;
     if (step.recv_count != 0) {
-      peer = args_.peers[step.recv_begin + i];
-      route = args_.route[step.recv_begin + i];
+      peer = args_.table.peers[step.recv_begin + i];
+      route = args_.table.route[step.recv_begin + i];
     }
-    if (Peer::rank(peer) == args_.rank && src != Buffer::kNone) {
+    if (Peer::rank(peer) == args_.group.rank && src != Buffer::kNone) {
       if (src == Buffer::kScratch) {
         // Slices are whole packs, so a slice's accumulators lie as those of a message of its own would.
         operand = {ScratchAt(step.src_chunk) + at * slices_.Element() * slices_.Widening(), 0, ScratchForm(), 0, -1};
       } else {
-        const char* base = src == Buffer::kInput ? args_.in : args_.out;
+        const char* base = src == Buffer::kInput ? args_.buffers.in : args_.buffers.out;
         operand = {const_cast<char*>(base) + offset, 0, Form::kRaw, 0, -1};
       }
       return true;
@@ -156,8 +157,8 @@ class Player {
     Connection& connection = lane_.ConnectionOf(route);
     const uint64_t number = connection.received++;
     const bool partial = slices_.Widening() > 1 && (step.flags & StepFlag::kRecvPartial);
-    const uint64_t at_slot = number & (args_.slots - 1);
-    char* slot = const_cast<char*>(connection.recv_slots) + at_slot * args_.slot_bytes;
+    const uint64_t at_slot = number & (args_.group.slots - 1);
+    char* slot = const_cast<char*>(connection.recv_slots) + at_slot * args_.group.slot_bytes;
     operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route, connection.peer};
     if constexpr (!Protocol::kCounts) return true;
     return AwaitMessage(lane_, connection.peer, connection.arrived + at_slot, number);
@@ -169,13 +170,13 @@ class Player {
       if (step.dst_buffer == static_cast<uint8_t>(Buffer::kScratch)) {
         operand = {ScratchAt(step.dst_chunk) + at * slices_.Element() * slices_.Widening(), 0, ScratchForm(), 0, -1};
       } else {
-        operand = {args_.out + offset, 0, Form::kRaw, 0, -1};
+        operand = {args_.buffers.out + offset, 0, Form::kRaw, 0, -1};
       }
       return true;
     }
     const uint32_t entry = step.send_begin + i - has_dst;
-    const int32_t peer = args_.peers[entry];
-    const uint32_t route = args_.route[entry];
+    const int32_t peer = args_.table.peers[entry];
+    const uint32_t route = args_.table.route[entry];
     if (Peer::memory(peer)) {
       operand = {lane_.shared.member_out[route] + offset, 0, Form::kFar, 0, -1};
       return true;
@@ -183,10 +184,10 @@ class Player {
     Connection& connection = lane_.ConnectionOf(route);
     const uint64_t number = connection.sent++;
     const bool partial = slices_.Widening() > 1 && (step.flags & StepFlag::kSendPartial);
-    char* slot = connection.send_slots + (number & (args_.slots - 1)) * args_.slot_bytes;
+    char* slot = connection.send_slots + (number & (args_.group.slots - 1)) * args_.group.slot_bytes;
     operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route, connection.peer};
-    if (number < args_.slots) return true;
-    return AwaitAtLeast(lane_, Wait::kRoom, connection.peer, connection.credit, number + 1 - args_.slots);
+    if (number < args_.group.slots) return true;
+    return AwaitAtLeast(lane_, Wait::kRoom, connection.peer, connection.credit, number + 1 - args_.group.slots);
   }
 
   JAXRING_DEVICE Form ScratchForm() const { return slices_.Widening() > 1 ? Form::kScratch : Form::kRaw; }
@@ -198,13 +199,13 @@ class Player {
     if (!IsMessage(target)) return;
     const Connection& connection = lane_.ConnectionOf(target.connection);
     if (connection.tail == nullptr) return;
-    const uint32_t slot = static_cast<uint32_t>(target.number & (args_.slots - 1));
+    const uint32_t slot = static_cast<uint32_t>(target.number & (args_.group.slots - 1));
     if (connection.sizes != nullptr) {
       const bool whole = Protocol::Cleans(args_, target.number);
       StoreRelaxed(&connection.sizes[slot],
-                   static_cast<uint32_t>(whole ? args_.slot_bytes : MessageSize(target, elements, element)));
+                   static_cast<uint32_t>(whole ? args_.group.slot_bytes : MessageSize(target, elements, element)));
     }
-    StoreRelease(&connection.tail[slot], Stamp::Of(target.number, args_.call));
+    StoreRelease(&connection.tail[slot], Stamp::Of(target.number, args_.call.number));
   }
   // LL lines have been read once their flags were seen, so nothing need be ordered before the slot is released.
   JAXRING_DEVICE void PublishSource(const Operand& source) {

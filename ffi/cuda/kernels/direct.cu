@@ -37,8 +37,8 @@ int LaunchFused(Fused fused, const Args& args, int threads, void* stream) {
   if (args.staging.any()) return LaunchStagedFused(fused, args, threads, stream);
   const uint32_t width = WidthOf(args);
   void* parameters[] = {&fused, const_cast<Args*>(&args)};
-  return cudaLaunchKernel(KernelOf(width), dim3(args.lanes), dim3(std::min(threads, ThreadsAtMost(width))), parameters,
-                          width == 0 ? BulkBytes(args) : 0, static_cast<cudaStream_t>(stream));
+  return cudaLaunchKernel(KernelOf(width), dim3(args.shape.lanes), dim3(std::min(threads, ThreadsAtMost(width))),
+                          parameters, width == 0 ? BulkBytes(args) : 0, static_cast<cudaStream_t>(stream));
 }
 
 int LoadFusedKernels() {

@@ -29,14 +29,14 @@ const void* Kernel() {
 }  // namespace
 
 int LaunchEpilogue(const EpilogueArgs& epilogue, const Args& args, int threads, void* stream) {
-  if (args.protocol == Protocol::kLL128) return cudaErrorInvalidValue;
+  if (args.call.protocol == Protocol::kLL128) return cudaErrorInvalidValue;
   if (args.staging.any()) return LaunchStagedEpilogue(epilogue, args, threads, stream);
-  const bool lines = args.protocol == Protocol::kLL;
+  const bool lines = args.call.protocol == Protocol::kLL;
   threads = std::min(threads, kThreads);
   const uint64_t bytes = lines ? EpilogueShared<LL>::BytesFor(threads) : EpilogueShared<Slots>::BytesFor(threads);
   void* parameters[] = {const_cast<EpilogueArgs*>(&epilogue), const_cast<Args*>(&args)};
-  return cudaLaunchKernel(lines ? Kernel<LL>() : Kernel<Slots>(), dim3(args.lanes), dim3(threads), parameters, bytes,
-                          static_cast<cudaStream_t>(stream));
+  return cudaLaunchKernel(lines ? Kernel<LL>() : Kernel<Slots>(), dim3(args.shape.lanes), dim3(threads), parameters,
+                          bytes, static_cast<cudaStream_t>(stream));
 }
 
 int LoadEpilogueKernels() {

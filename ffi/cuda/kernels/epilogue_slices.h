@@ -19,8 +19,8 @@ class EpilogueSlices {
 
   JAXRING_DEVICE EpilogueSlices(const EpilogueArgs& epilogue, const Args& args)
       : epilogue_(epilogue),
-        how_{args.dtype, Code::kSumF32, args.divisor},  // its code is not used: see FloatOperation
-        widening_(cuda::Widening(args.dtype, true)) {}
+        how_{args.call.dtype, Code::kSumF32, args.call.divisor},  // its code is not used: see FloatOperation
+        widening_(cuda::Widening(args.call.dtype, true)) {}
 
   JAXRING_DEVICE uint32_t Widening() const { return widening_; }
   JAXRING_DEVICE uint32_t Element() const { return BytesOf(how_.dtype); }

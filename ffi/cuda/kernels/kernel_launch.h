@@ -21,15 +21,15 @@ enum class Fused : uint8_t {
 // Bytes of one of a stage's two halves for an input of that many bytes.
 constexpr uint64_t StageBytes(uint64_t bytes) { return MessageBytes(Protocol::kLL, bytes, 1, 1); }
 
-// Runs args.lanes lanes on a CUstream, each by a block of `threads` threads (a multiple of kWarp, at most kMaxThreads;
-// fewer if the kernel allows no more). Returns a cudaError_t. Asynchronous; can be captured into a graph.
+// Runs args.shape.lanes lanes on a CUstream, each by a block of `threads` threads (a multiple of kWarp, at most
+// kMaxThreads; fewer if the kernel allows no more). Returns a cudaError_t. Asynchronous; can be captured into a graph.
 int Launch(const Args& args, int threads, void* stream);
 
-// The same for a reduction whose steps with StepFlag::kEpilogue apply an epilogue. args.dtype is a float, and so are
-// the epilogue's dtypes, which accumulate as it does. There are no bulk copies, and no kernel for LL128.
+// The same for a reduction whose steps with StepFlag::kEpilogue apply an epilogue. The call's dtype is a float, and so
+// are the epilogue's dtypes, which accumulate as it does. There are no bulk copies, and no kernel for LL128.
 int LaunchEpilogue(const EpilogueArgs& epilogue, const Args& args, int threads, void* stream);
 
-// The same for a fused collective, by args.lanes blocks.
+// The same for a fused collective, by args.shape.lanes blocks.
 int LaunchFused(Fused fused, const Args& args, int threads, void* stream);
 
 // LaunchFused of the one-shot all-reduce, by the kernel for its dtype, operation and ranks.

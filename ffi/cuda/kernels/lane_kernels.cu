@@ -35,13 +35,13 @@ const void* KernelOf(uint32_t width) {
 int Launch(const Args& args, int threads, void* stream) {
   if (args.staging.any()) return LaunchStaged(args, threads, stream);
   const uint32_t width = WidthOf(args);
-  const void* kernel = args.protocol == Protocol::kSimple ? KernelOf<Simple>(width)
-                       : args.protocol == Protocol::kLL   ? KernelOf<LL>(width)
-                                                          : KernelOf<LL128>(width);
+  const void* kernel = args.call.protocol == Protocol::kSimple ? KernelOf<Simple>(width)
+                       : args.call.protocol == Protocol::kLL   ? KernelOf<LL>(width)
+                                                               : KernelOf<LL128>(width);
   void* parameters[] = {const_cast<Args*>(&args)};
-  const size_t dynamic = args.protocol == Protocol::kSimple ? BulkBytes(args) : 0;
-  return cudaLaunchKernel(kernel, dim3(args.lanes), dim3(std::min(threads, ThreadsAtMost(width))), parameters, dynamic,
-                          static_cast<cudaStream_t>(stream));
+  const size_t dynamic = args.call.protocol == Protocol::kSimple ? BulkBytes(args) : 0;
+  return cudaLaunchKernel(kernel, dim3(args.shape.lanes), dim3(std::min(threads, ThreadsAtMost(width))), parameters,
+                          dynamic, static_cast<cudaStream_t>(stream));
 }
 
 int LoadKernels() {

@@ -10,7 +10,7 @@
 namespace jaxring::cuda {
 
 // For the schedules that only move, 0; else Widening().
-constexpr uint32_t WidthOf(const Args& args) { return args.reduces ? Widening(args.dtype, true) : 0; }
+constexpr uint32_t WidthOf(const Args& args) { return args.call.reduces ? Widening(args.call.dtype, true) : 0; }
 
 // Threads of a block at most, by width: wide accumulators need the registers.
 constexpr int ThreadsAtMost(uint32_t width) { return width == 4 ? 256 : kMaxThreads; }

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
 int LaunchPointToPoint(const PointToPoint& message, const Args& args, int threads, void* stream) {
   void* parameters[] = {const_cast<PointToPoint*>(&message), const_cast<Args*>(&args)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(&PointToPointKernel), dim3(args.lanes),
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&PointToPointKernel), dim3(args.shape.lanes),
                           dim3(std::min(threads, kMaxThreads)), parameters, BulkBytes(args),
                           static_cast<cudaStream_t>(stream));
 }

@@ -49,7 +49,7 @@ constexpr Extents ExtentsAt(const uint64_t* words, uint64_t blocks, uint64_t pie
 int LaunchPointToPoint(const PointToPoint& message, const Args& args, int threads, void* stream);
 
 // Checks the vectors and computes the extents from them, in one block. If a number is wrong, writes a fault to
-// args.status and makes all extents empty. Uses no other part of `args` than a fault report needs.
+// args.failure.status and makes all extents empty. Uses no other part of `args` than a fault report needs.
 int LaunchExtents(const Ragged& ragged, const Args& args, void* stream);
 
 // As LoadKernels, of these.

@@ -37,7 +37,7 @@ struct KernelOf {
 
 int LaunchOneShot(const Args& args, int threads, void* stream) {
   void* parameters[] = {const_cast<Args*>(&args)};
-  return cudaLaunchKernel(OneShotOf<const void*>(args, KernelOf{}), dim3(args.lanes),
+  return cudaLaunchKernel(OneShotOf<const void*>(args, KernelOf{}), dim3(args.shape.lanes),
                           dim3(std::min(threads, ThreadsAtMost(WidthOf(args)))), parameters, 0,
                           static_cast<cudaStream_t>(stream));
 }
@@ -47,9 +47,9 @@ int LoadOneShotKernels() {
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3FN}) {
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
       for (int ranks : {2, 4, 8}) {
-        args.dtype = dtype;
-        args.op = op;
-        args.ranks = ranks;
+        args.call.dtype = dtype;
+        args.call.op = op;
+        args.group.ranks = ranks;
         if (const cudaError_t error = Load({OneShotOf<const void*>(args, KernelOf{})})) return error;
       }
     }

@@ -25,15 +25,15 @@ struct OneShot {
   JAXRING_DEVICE OneShot(const Args& args, Shared& shared)
       : args(args),
         lane(args, shared),
-        bytes(args.block_elements * cuda::BytesOf(args.dtype)),
-        number(args.epochs[2 * lane.number + 1]),
-        half(number % 2 * args.stage_bytes),
-        mine(ShareOf({0, bytes}, lane.number, args.lanes)) {}
+        bytes(args.shape.block_elements * cuda::BytesOf(args.call.dtype)),
+        number(args.group.epochs[2 * lane.number + 1]),
+        half(number % 2 * args.group.stage_bytes),
+        mine(ShareOf({0, bytes}, lane.number, args.shape.lanes)) {}
 
   // Where this lane's lines are in a stage. They take twice the bytes of their data.
   JAXRING_DEVICE uint64_t Lines() const { return half + 2 * mine.begin; }
 
-  JAXRING_DEVICE uint32_t Flag() const { return LL::FlagOf(number, args.call); }
+  JAXRING_DEVICE uint32_t Flag() const { return LL::FlagOf(number, args.call.number); }
 
   // As LL::Clean for slots: no flag in a stage may be older than 2^15 launches. The lines that the launch uses have the
   // new flag already, or get it from their own lane.
@@ -41,9 +41,9 @@ struct OneShot {
     if ((number & 0x7fffu) >= 2) return;
     const uint32_t packs = static_cast<uint32_t>((bytes + kPackBytes - 1) / kPackBytes);
     const uint32_t thread = lane.number * Threads() + ThreadIndex();
-    for (uint32_t m = 0; m < args.member_count; ++m) {
-      LL::WriteRest(args.members[m].stage_theirs + half, args.stage_bytes, packs, 2, Flag(), thread,
-                    args.lanes * Threads());
+    for (uint32_t m = 0; m < args.group.member_count; ++m) {
+      LL::WriteRest(args.group.members[m].stage_theirs + half, args.group.stage_bytes, packs, 2, Flag(), thread,
+                    args.shape.lanes * Threads());
     }
   }
 
@@ -52,8 +52,8 @@ struct OneShot {
     lost = SyncBlockOr(lost);
     if (!lost && ThreadIndex() == 0) {
       // Also the counters of lanes that this launch does not have.
-      for (uint32_t other = lane.number; other < args.epoch_lanes; other += args.lanes) {
-        args.epochs[2 * other + 1] = number + 1;
+      for (uint32_t other = lane.number; other < args.group.epoch_lanes; other += args.shape.lanes) {
+        args.group.epochs[2 * other + 1] = number + 1;
       }
     }
     LeaveLaunch(args, !lost);
@@ -68,8 +68,8 @@ class OneShotSum {
  public:
   JAXRING_DEVICE OneShotSum(const Args& args, Shared& shared)
       : launch_(args, shared),
-        in_(args.in + launch_.mine.begin),
-        out_(args.out + launch_.mine.begin),
+        in_(args.buffers.in + launch_.mine.begin),
+        out_(args.buffers.out + launch_.mine.begin),
         bytes_(launch_.mine.end - launch_.mine.begin),
         packs_(static_cast<uint32_t>((bytes_ + kPackBytes - 1) / kPackBytes)) {}
 
@@ -107,15 +107,15 @@ class OneShotSum {
     const uint32_t flag = launch_.Flag();
     JAXRING_UNROLL
     for (int i = 0; i < kPeers; ++i) {  // each rank begins with another peer
-      const uint32_t peer = (i + static_cast<uint32_t>(launch_.args.rank)) % kPeers;
-      char* lines = launch_.args.members[peer].stage_theirs + launch_.Lines();
+      const uint32_t peer = (i + static_cast<uint32_t>(launch_.args.group.rank)) % kPeers;
+      char* lines = launch_.args.group.members[peer].stage_theirs + launch_.Lines();
       StoreLine(lines + VectorOffset<2>(pack, 0), LL::Line(own, 0, flag));
       StoreLine(lines + VectorOffset<2>(pack, 1), LL::Line(own, 1, flag));
     }
   }
 
   JAXRING_DEVICE void Read(int peer, uint32_t pack, Vec (&lines)[2 * kPeers]) const {
-    const char* from = launch_.args.members[peer].stage_ours + launch_.Lines();
+    const char* from = launch_.args.group.members[peer].stage_ours + launch_.Lines();
     lines[2 * peer] = LoadLine(from + VectorOffset<2>(pack, 0));
     lines[2 * peer + 1] = LoadLine(from + VectorOffset<2>(pack, 1));
   }
@@ -147,21 +147,21 @@ class OneShotSum {
       }
       if (missing < 0) break;
       if (turn % kPatience == 0) {
-        const int32_t rank = launch_.args.members[missing].rank;
+        const int32_t rank = launch_.args.group.members[missing].rank;
         if (GivesUp(launch_.lane, Wait::kMessage, rank, launch_.number, LL::OfOtherCall(seen, flag), seen >> 16)) {
           return false;
         }
       }
       Pause(turn);
     }
-    const Arithmetic how{kType, Code::kSumF32, launch_.args.divisor};
+    const Arithmetic how{kType, Code::kSumF32, launch_.args.call.divisor};
     Vec value[kWiden], next[kWiden];
     JAXRING_UNROLL
     for (int rank = 0; rank < kRanks; ++rank) {
       // The members are the other ranks in order.
       Vec raw = own;
-      if (rank < kPeers && rank < launch_.args.rank) raw = Data(rank < kPeers ? rank : 0, lines);
-      if (rank > launch_.args.rank) raw = Data(rank > 0 ? rank - 1 : 0, lines);
+      if (rank < kPeers && rank < launch_.args.group.rank) raw = Data(rank < kPeers ? rank : 0, lines);
+      if (rank > launch_.args.group.rank) raw = Data(rank > 0 ? rank - 1 : 0, lines);
       Widen<kWiden>(how, raw, rank == 0 ? value : next);
       if (rank != 0) Elementwise<float, cuda::Sum>::Fold(value, next);
     }
@@ -191,42 +191,42 @@ JAXRING_DEVICE void PlayAnyOneShot(const Args& args, Shared& shared) {
   const Share mine = launch.mine;
   Operand* sources = shared.sources;
   Operand* targets = shared.targets;
-  for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
-    const Member& member = args.members[m];
+  for (uint32_t m = ThreadIndex(); m < args.group.member_count; m += Threads()) {
+    const Member& member = args.group.members[m];
     targets[m] = {member.stage_theirs + launch.Lines(), launch.number, Form::kMessage, 0, member.rank};
-    sources[m + (m >= static_cast<uint32_t>(args.rank))] = {const_cast<char*>(member.stage_ours) + launch.Lines(),
-                                                            launch.number, Form::kMessage, 0, member.rank};
+    sources[m + (m >= static_cast<uint32_t>(args.group.rank))] = {const_cast<char*>(member.stage_ours) + launch.Lines(),
+                                                                  launch.number, Form::kMessage, 0, member.rank};
   }
   if (ThreadIndex() == 0) {
-    sources[args.rank] = {const_cast<char*>(args.in) + mine.begin, 0, Form::kRaw, 0, -1};
-    targets[args.member_count] = {args.out + mine.begin, 0, Form::kRaw, 0, -1};
+    sources[args.group.rank] = {const_cast<char*>(args.buffers.in) + mine.begin, 0, Form::kRaw, 0, -1};
+    targets[args.group.member_count] = {args.buffers.out + mine.begin, 0, Form::kRaw, 0, -1};
   }
   SyncBlock();
   Work send{};
   send.bytes = mine.end - mine.begin;
   send.packs = static_cast<uint32_t>((send.bytes + kPackBytes - 1) / kPackBytes);
-  uint64_t addresses =
-      reinterpret_cast<uint64_t>(args.in + mine.begin) | reinterpret_cast<uint64_t>(args.out + mine.begin);
+  uint64_t addresses = reinterpret_cast<uint64_t>(args.buffers.in + mine.begin) |
+                       reinterpret_cast<uint64_t>(args.buffers.out + mine.begin);
   send.aligned = addresses % kPackBytes == 0;
   addresses |= send.bytes;
   send.log2 = addresses & 1 ? 0 : addresses & 2 ? 1 : 2;
   Work fold = send;
-  send.source = sources + args.rank;
+  send.source = sources + args.group.rank;
   send.sources = 1;
   send.target = targets;
-  send.targets = args.member_count;
+  send.targets = args.group.member_count;
   send.moves = true;
-  const Arithmetic how{args.dtype, CodeOf(args.dtype, args.op), args.divisor};
+  const Arithmetic how{args.call.dtype, CodeOf(args.call.dtype, args.call.op), args.call.divisor};
   Pass<ElementLines, 0>(launch.lane, how, send);
   launch.CleanStages();
   // If the operation is in place, another thread may still have to send what this one overwrites.
   SyncBlock();
   fold.source = sources;
-  fold.sources = args.ranks;
-  fold.target = targets + args.member_count;
+  fold.sources = args.group.ranks;
+  fold.target = targets + args.group.member_count;
   fold.targets = 1;
-  fold.divide = args.divisor != 0;
-  fold.moves = args.ranks == 1 && !fold.divide;
+  fold.divide = args.call.divisor != 0;
+  fold.moves = args.group.ranks == 1 && !fold.divide;
   launch.Finish(!Pass<ElementLines, kWiden>(launch.lane, how, fold));
 }
 
@@ -239,13 +239,14 @@ constexpr Result OneShotAmong(DType dtype, const Use& use) {
 // Calls `use` for the kernel that serves such a launch: OneShotSum, or PlayAnyOneShot of that width.
 template <class Result, class Use>
 constexpr Result OneShotOf(const Args& args, const Use& use) {
-  const bool dtype = args.dtype == DType::kF32 || args.dtype == DType::kBF16 || args.dtype == DType::kF16;
-  if (args.op == ReduceOp::kSum && dtype) {
-    if (args.ranks == 2) return OneShotAmong<Result, 2>(args.dtype, use);
-    if (args.ranks == 4) return OneShotAmong<Result, 4>(args.dtype, use);
-    if (args.ranks == 8) return OneShotAmong<Result, 8>(args.dtype, use);
+  const bool dtype =
+      args.call.dtype == DType::kF32 || args.call.dtype == DType::kBF16 || args.call.dtype == DType::kF16;
+  if (args.call.op == ReduceOp::kSum && dtype) {
+    if (args.group.ranks == 2) return OneShotAmong<Result, 2>(args.call.dtype, use);
+    if (args.group.ranks == 4) return OneShotAmong<Result, 4>(args.call.dtype, use);
+    if (args.group.ranks == 8) return OneShotAmong<Result, 8>(args.call.dtype, use);
   }
-  const uint32_t width = Widening(args.dtype, true);
+  const uint32_t width = Widening(args.call.dtype, true);
   if (width == 1) return use.template Any<1>();
   return width == 2 ? use.template Any<2>() : use.template Any<4>();
 }

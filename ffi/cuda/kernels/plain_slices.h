@@ -59,7 +59,8 @@ class PlainSlices {
   static constexpr bool kBulk = Protocol::kBulk;
 
   JAXRING_DEVICE explicit PlainSlices(const Args& args)
-      : how_{args.dtype, CodeOf(args.dtype, args.op), args.divisor}, element_(BytesOf(args.dtype)) {}
+      : how_{args.call.dtype, CodeOf(args.call.dtype, args.call.op), args.call.divisor},
+        element_(BytesOf(args.call.dtype)) {}
 
   JAXRING_DEVICE static constexpr uint32_t Widening() { return kWiden == 0 ? 1 : kWiden; }
   // Bytes of an element of the data.
@@ -74,7 +75,7 @@ class PlainSlices {
                            uint64_t) const {
     const Args& args = lane.args;
     Work work = WorkOn(lane, sources, targets, elements * element_);
-    work.divide = (step.flags & StepFlag::kFinal) && args.divisor != 0;
+    work.divide = (step.flags & StepFlag::kFinal) && args.call.divisor != 0;
     uint64_t addresses = 0;
     work.moves = !work.divide && sources == 1;
     for (uint32_t i = 0; i < sources; ++i) {

@@ -17,7 +17,7 @@ JAXRING_DEVICE bool ExchangeHeader(const Lane& lane, const PointToPoint& message
     }
     StoreFarElement<uint64_t>(ring.send_slots + slot * message.slot_bytes, message.check);
     if (ring.sizes != nullptr) StoreRelaxed(&ring.sizes[slot], static_cast<uint32_t>(sizeof message.check));
-    StoreRelease(&ring.tail[slot], Stamp::Of(number, lane.args.call));
+    StoreRelease(&ring.tail[slot], Stamp::Of(number, lane.args.call.number));
     return true;
   }
   const uint64_t number = ring.received++, slot = number & (message.slots - 1);

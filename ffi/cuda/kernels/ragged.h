@@ -70,15 +70,15 @@ class RaggedCutter {
   }
 
   JAXRING_DEVICE void Tell(Sizes wrong, uint32_t i, int64_t said, int64_t comes) const {
-    Status& status = *args_.status;
+    Status& status = *args_.failure.status;
     if (!Claim(&status.claimed)) return;
-    status.rank = args_.rank;
+    status.rank = args_.group.rank;
     status.peer = static_cast<int32_t>(i);
     status.step = static_cast<uint32_t>(wrong);
     status.number = static_cast<uint64_t>(said);
     status.waited_ns = static_cast<uint64_t>(comes);
     StoreRelease(&status.fault, static_cast<uint32_t>(Fault::kBadSizes));
-    if (args_.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args_.abort), 1u);
+    if (args_.failure.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args_.failure.abort), 1u);
   }
 
   // The chunk's begin and length, which sender and receiver compute alike: pieces end at whole lines of the block.
@@ -93,7 +93,7 @@ class RaggedCutter {
   }
   JAXRING_DEVICE uint64_t EndOf(uint64_t elements, uint32_t pieces) const {
     constexpr uint64_t kLine = 128;
-    const uint64_t unit = kLine / BytesOf(args_.dtype);
+    const uint64_t unit = kLine / BytesOf(args_.call.dtype);
     const uint64_t end = (elements + unit - 1) / unit * pieces / ragged_.pieces * unit;
     return end < elements ? end : elements;
   }

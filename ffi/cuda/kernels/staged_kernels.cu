@@ -22,8 +22,7 @@ __global__ void __launch_bounds__(kStagedThreads, 1) StagedKernel(const __grid_c
 }
 
 template <int kWiden>
-__global__ void __launch_bounds__(kStagedThreads, 1)
-    StagedFusedKernel(Fused fused, const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kStagedThreads, 1) StagedFusedKernel(Fused fused, const __grid_constant__ Args args) {
   __shared__ Shared shared;
   PlayFused<kWiden, true>(fused, args, shared);
 }
@@ -37,10 +36,9 @@ __global__ void __launch_bounds__(kStagedThreads, 1)
 
 #if defined(JAXRING_FEW_STAGED)
 // Tests of the compiler's output play these.
-const void* const kPlayed[] = {reinterpret_cast<const void*>(&StagedKernel<Simple, 0>),
-                               reinterpret_cast<const void*>(&StagedKernel<Simple, 1>),
-                               reinterpret_cast<const void*>(&StagedFusedKernel<0>),
-                               reinterpret_cast<const void*>(&StagedFusedKernel<1>)};
+const void* const kPlayed[] = {
+    reinterpret_cast<const void*>(&StagedKernel<Simple, 0>), reinterpret_cast<const void*>(&StagedKernel<Simple, 1>),
+    reinterpret_cast<const void*>(&StagedFusedKernel<0>), reinterpret_cast<const void*>(&StagedFusedKernel<1>)};
 
 }  // namespace
 #else
@@ -69,11 +67,11 @@ const void* ByEpilogue() {
 
 int LaunchStaged(const Args& args, int threads, void* stream) {
   // It serves schedules that use messages alone: no other rank accesses their buffers.
-  if (args.protocol == Protocol::kLL128) return cudaErrorInvalidValue;
+  if (args.call.protocol == Protocol::kLL128) return cudaErrorInvalidValue;
   const uint32_t width = WidthOf(args);
-  const bool lines = args.protocol == Protocol::kLL;
+  const bool lines = args.call.protocol == Protocol::kLL;
   void* parameters[] = {const_cast<Args*>(&args)};
-  return cudaLaunchKernel(lines ? OfWidth<ByLL>(width) : OfWidth<BySimple>(width), dim3(args.lanes),
+  return cudaLaunchKernel(lines ? OfWidth<ByLL>(width) : OfWidth<BySimple>(width), dim3(args.shape.lanes),
                           dim3(std::min(threads, kStagedThreads)), parameters, lines ? 0 : BulkBytes(args),
                           static_cast<cudaStream_t>(stream));
 }
@@ -81,17 +79,17 @@ int LaunchStaged(const Args& args, int threads, void* stream) {
 int LaunchStagedFused(Fused fused, const Args& args, int threads, void* stream) {
   const uint32_t width = WidthOf(args);
   void* parameters[] = {&fused, const_cast<Args*>(&args)};
-  return cudaLaunchKernel(OfWidth<ByFused>(width), dim3(args.lanes), dim3(std::min(threads, kStagedThreads)),
+  return cudaLaunchKernel(OfWidth<ByFused>(width), dim3(args.shape.lanes), dim3(std::min(threads, kStagedThreads)),
                           parameters, width == 0 ? BulkBytes(args) : 0, static_cast<cudaStream_t>(stream));
 }
 
 int LaunchStagedEpilogue(const EpilogueArgs& epilogue, const Args& args, int threads, void* stream) {
-  const bool lines = args.protocol == Protocol::kLL;
+  const bool lines = args.call.protocol == Protocol::kLL;
   threads = std::min(threads, kStagedThreads);
   const uint64_t bytes = lines ? EpilogueShared<LL>::BytesFor(threads) : EpilogueShared<Slots>::BytesFor(threads);
   void* parameters[] = {const_cast<EpilogueArgs*>(&epilogue), const_cast<Args*>(&args)};
-  return cudaLaunchKernel(lines ? ByEpilogue<LL>() : ByEpilogue<Slots>(), dim3(args.lanes), dim3(threads), parameters,
-                          bytes, static_cast<cudaStream_t>(stream));
+  return cudaLaunchKernel(lines ? ByEpilogue<LL>() : ByEpilogue<Slots>(), dim3(args.shape.lanes), dim3(threads),
+                          parameters, bytes, static_cast<cudaStream_t>(stream));
 }
 
 int LoadStagedKernels() {

@@ -26,8 +26,8 @@ JAXRING_DEVICE bool MeetLanes(const Lane& lane) {
     const uint64_t before = LoadRelaxed(met);
     FenceAll();
     CountUp(met);
-    const uint64_t all = (before / lane.args.lanes + 1) * lane.args.lanes;
-    lost = !AwaitAtLeast(lane, Wait::kCopies, lane.args.rank, met, all);
+    const uint64_t all = (before / lane.args.shape.lanes + 1) * lane.args.shape.lanes;
+    lost = !AwaitAtLeast(lane, Wait::kCopies, lane.args.group.rank, met, all);
   }
   return !SyncBlockOr(lost);
 }
@@ -35,7 +35,7 @@ JAXRING_DEVICE bool MeetLanes(const Lane& lane) {
 // Copies this lane's share of so many bytes; called by all threads.
 JAXRING_DEVICE void CopyShare(const Args& args, char* to, const char* from, uint64_t bytes) {
   constexpr int kPacks = 4;  // in flight of a thread
-  const Share mine = ShareOf({0, bytes}, BlockIndex(), args.lanes);
+  const Share mine = ShareOf({0, bytes}, BlockIndex(), args.shape.lanes);
   const bool aligned = (reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from)) % kPackBytes == 0;
   const uint64_t whole = aligned ? mine.begin + (mine.end - mine.begin) / kPackBytes * kPackBytes : mine.begin;
   const uint64_t stride = uint64_t{Threads()} * kPackBytes;
@@ -58,17 +58,17 @@ JAXRING_DEVICE void CopyShare(const Args& args, char* to, const char* from, uint
 // To be called by all threads before the launch is played. Returns false if this lane gave up: the launch then ends
 // without being played, and its other lanes by the abort word or their deadlines. No barrier has its mark.
 JAXRING_DEVICE bool StageIn(const Args& args, Shared& shared) {
-  CopyShare(args, const_cast<char*>(args.in), args.staging.from, args.staging.in_bytes);
+  CopyShare(args, const_cast<char*>(args.buffers.in), args.staging.from, args.staging.in_bytes);
   const bool good = MeetLanes(Lane(args, shared));
   // What all lanes have copied is there before a member learns that this rank has begun. (The tests' machine has made
   // it known with the meeting: no test notices if this fence is missing.)
-  if (ThreadIndex() < args.member_count) FenceAll();
+  if (ThreadIndex() < args.group.member_count) FenceAll();
   return good;
 }
 // To be called by all threads when it has been played, with whether it is done. The launch ends with it.
 JAXRING_DEVICE void StageOut(const Args& args, Shared& shared, bool good) {
   good = MeetLanes(Lane(args, shared)) && good;
-  if (good) CopyShare(args, args.staging.to, args.out, args.staging.out_bytes);
+  if (good) CopyShare(args, args.staging.to, args.buffers.out, args.staging.out_bytes);
   LeaveLaunch(args, good);
 }
 

@@ -104,26 +104,26 @@ class Cluster {
   cuda::Args Common(int rank, const char* in, char* out, bool memory) {
     Rank& self = ranks_[rank];
     cuda::Args args{};
-    args.connections = self.connections.as<cuda::Connection>();
-    args.members = self.members.as<cuda::Member>();
-    args.member_count = memory ? Members(rank).size() : 0;
-    args.epochs = self.epochs.as<uint64_t>();
-    args.in = in;
-    args.out = out;
-    args.in_region = args.out_region = 1;
-    args.in_offset = reinterpret_cast<uint64_t>(in) - kBase;
-    args.out_offset = reinterpret_cast<uint64_t>(out) - kBase;
-    args.timeout_ns = 200'000'000;
-    args.slot_bytes = shape_.slot_bytes;
-    args.stage_bytes = shape_.stage_bytes;
-    args.abort = &abort_;
-    args.status = self.status.as<cuda::Status>();
-    args.slots = shape_.slots;
-    args.connections_per_lane = shape_.ranks;
-    args.epoch_lanes = shape_.lanes;
-    args.rank = rank;
-    args.ranks = shape_.ranks;
-    args.protocol = shape_.protocol;
+    args.group.connections = self.connections.as<cuda::Connection>();
+    args.group.members = self.members.as<cuda::Member>();
+    args.group.member_count = memory ? Members(rank).size() : 0;
+    args.group.epochs = self.epochs.as<uint64_t>();
+    args.buffers.in = in;
+    args.buffers.out = out;
+    args.buffers.in_region = args.buffers.out_region = 1;
+    args.buffers.in_offset = reinterpret_cast<uint64_t>(in) - kBase;
+    args.buffers.out_offset = reinterpret_cast<uint64_t>(out) - kBase;
+    args.failure.timeout_ns = 200'000'000;
+    args.group.slot_bytes = shape_.slot_bytes;
+    args.group.stage_bytes = shape_.stage_bytes;
+    args.failure.abort = &abort_;
+    args.failure.status = self.status.as<cuda::Status>();
+    args.group.slots = shape_.slots;
+    args.group.connections_per_lane = shape_.ranks;
+    args.group.epoch_lanes = shape_.lanes;
+    args.group.rank = rank;
+    args.group.ranks = shape_.ranks;
+    args.call.protocol = shape_.protocol;
     return args;
   }
 

@@ -43,7 +43,7 @@ struct Halved {
     EpilogueBuffers buffers;
     buffers.parameters = {reinterpret_cast<char*>(&factor), 4};
     cuda::Args args = plan.Args(*cluster, rank, inputs[rank].data(), outputs[rank].data());
-    args.timeout_ns = timeout_ns;
+    args.failure.timeout_ns = timeout_ns;
     return LaunchOf(cuda::EpilogueOn(*settings.epilogue, buffers), args, 2 * cuda::kWarp);
   }
   bool Right() {

@@ -31,7 +31,7 @@ Outcome Play(uint64_t begin, uint64_t end, uint64_t block, const cuda::simt::Opt
   Scene scene("all_reduce direct 1x2 x1", cuda::Protocol::kSimple, block);
   uint32_t abort = 0;
   cuda::Args first = scene.Args(0), second = scene.Args(1);
-  first.abort = &abort;
+  first.failure.abort = &abort;
   Buffer& out = scene.outputs[0];
   const auto give_back = [&] { std::memset(out.data(), kCanary, out.size()); };
   const auto set = [&] { cuda::StoreRelaxed(&abort, 1u); };

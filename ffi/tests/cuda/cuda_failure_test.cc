@@ -33,7 +33,7 @@ void CheckMissingRank(const Case& c, bool abort) {
   std::vector<cuda::simt::Stream> streams(4);
   for (int rank = 0; rank < 4; ++rank) {
     cuda::Args args = scene.Args(rank);
-    args.timeout_ns = abort ? uint64_t{1} << 60 : 1'000'000;
+    args.failure.timeout_ns = abort ? uint64_t{1} << 60 : 1'000'000;
     if (rank != kMissing) streams[rank].push_back(LaunchOf(args, kThreads));
   }
   if (abort) {  // a kernel stands for the host, which sets the word after a while
@@ -70,7 +70,7 @@ CASE("a failed rank's mark ends its peers") {
   for (Step& step : broken[0].steps) step.recv_count = 1000;
   for (int rank = 0; rank < 4; ++rank) {
     cuda::Args args = scene.Args(rank);
-    if (rank == 1) args.steps = broken[0].steps.data();
+    if (rank == 1) args.table.steps = broken[0].steps.data();
     streams[rank].push_back(LaunchOf(args, kThreads));
   }
   cuda::simt::Machine machine;
@@ -113,13 +113,13 @@ Trapped PlayTrap(bool peer, uint64_t seed, bool lost_fence = false, bool no_wait
   }
   for (int rank = 0; rank < 1 + peer; ++rank) {
     cuda::Args args = cluster.Common(rank, in[rank].data(), out[rank].data(), true);
-    args.timeout_ns = peer ? 200'000'000 : 2'000'000;
-    args.block_elements = kBlock;
-    args.lanes = kLanes;
-    args.dtype = DType::kF32;
-    args.op = ReduceOp::kSum;
-    args.reduces = true;
-    args.trap = true;
+    args.failure.timeout_ns = peer ? 200'000'000 : 2'000'000;
+    args.shape.block_elements = kBlock;
+    args.shape.lanes = kLanes;
+    args.call.dtype = DType::kF32;
+    args.call.op = ReduceOp::kSum;
+    args.call.reduces = true;
+    args.failure.trap = true;
     args.state = &states[rank];
     const auto trapped = [&] {
       cuda::simt::Unseen unseen;

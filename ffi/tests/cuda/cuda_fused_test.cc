@@ -40,16 +40,16 @@ void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtyp
         in = out;
       }
       cuda::Args args = cluster.Common(rank, in, out, true);
-      args.block_elements = block;
-      args.divisor = settings.divisor;
-      args.lanes = kLanes[launch];
-      args.in_blocks = schedule.in_blocks;
-      args.out_blocks = schedule.out_blocks;
-      args.root = schedule.root;
-      args.dtype = dtype;
-      args.op = settings.op;
-      args.reduces = schedule.reduces();
-      args.call = 0x10003;
+      args.shape.block_elements = block;
+      args.call.divisor = settings.divisor;
+      args.shape.lanes = kLanes[launch];
+      args.shape.in_blocks = schedule.in_blocks;
+      args.shape.out_blocks = schedule.out_blocks;
+      args.call.root = schedule.root;
+      args.call.dtype = dtype;
+      args.call.op = settings.op;
+      args.call.reduces = schedule.reduces();
+      args.call.number = 0x10003;
       // Ranks need not agree on whether they use bulk copies.
       args.bulk_bytes = (launch + rank) % 2 == 0 ? 16 : 0;
       streams[rank].push_back(FusedLaunchOf(fused, args, kThreads));
@@ -126,12 +126,12 @@ void CheckOldLines(DType dtype) {
     }
     for (int rank = 0; rank < kRanks; ++rank) {
       cuda::Args args = cluster.Common(rank, inputs[rank].data(), outputs[rank].data(), true);
-      args.block_elements = block;
-      args.lanes = args.in_blocks = args.out_blocks = 1;
-      args.dtype = dtype;
-      args.op = ReduceOp::kSum;
-      args.reduces = true;
-      args.call = 0x20005;
+      args.shape.block_elements = block;
+      args.shape.lanes = args.shape.in_blocks = args.shape.out_blocks = 1;
+      args.call.dtype = dtype;
+      args.call.op = ReduceOp::kSum;
+      args.call.reduces = true;
+      args.call.number = 0x20005;
       streams[rank].assign(launches, FusedLaunchOf(cuda::Fused::kAllReduceOneShot, args, 32));
     }
     cuda::simt::Machine machine;
@@ -172,15 +172,15 @@ CASE("a rank in another call") {
       }
       for (int rank = 0; rank < 4; ++rank) {
         cuda::Args args = cluster.Common(rank, inputs[rank].data(), outputs[rank].data(), true);
-        args.block_elements = kBlock;
-        args.lanes = 2;
-        args.in_blocks = args.out_blocks = 1;
-        args.dtype = dtype;
-        args.op = ReduceOp::kSum;
-        args.reduces = true;
-        args.call = rank == kStray ? kOther : kCall;
-        args.timeout_ns = uint64_t{1} << 60;
-        args.spread_faults = true;
+        args.shape.block_elements = kBlock;
+        args.shape.lanes = 2;
+        args.shape.in_blocks = args.shape.out_blocks = 1;
+        args.call.dtype = dtype;
+        args.call.op = ReduceOp::kSum;
+        args.call.reduces = true;
+        args.call.number = rank == kStray ? kOther : kCall;
+        args.failure.timeout_ns = uint64_t{1} << 60;
+        args.failure.spread_faults = true;
         streams[rank].push_back(FusedLaunchOf(fused, args, kThreads));
       }
       static cuda::simt::Machine machine;

@@ -64,26 +64,26 @@ class CudaPlan {
   cuda::Args Args(Cluster& cluster, int rank, const char* in, char* out) const {
     const RankTable& table = schedule_.tables[rank];
     cuda::Args args = cluster.Common(rank, in, out, memory(rank));
-    args.steps = table.steps.data();
-    args.lane_begin = table.lane_begin.data();
-    args.peers = table.peers.data();
-    args.route = routes_[rank].data();
-    args.piece_begin = piece_begin_.data();
-    args.scratch = scratch_[rank]->data();
-    args.block_elements = settings_.block;
-    args.tiles = plan_->Tiles();
-    args.tile_elements = tile_;
-    args.slice_elements = slice_;
-    args.divisor = settings_.divisor;
-    args.lanes = schedule_.nlanes;
-    args.pieces = schedule_.pieces;
-    args.scratch_chunks = schedule_.scratch_chunks;
-    args.in_blocks = schedule_.in_blocks;
-    args.out_blocks = schedule_.out_blocks;
-    args.root = schedule_.root;
-    args.dtype = settings_.dtype;
-    args.op = settings_.op;
-    args.reduces = schedule_.reduces();
+    args.table.steps = table.steps.data();
+    args.table.lane_begin = table.lane_begin.data();
+    args.table.peers = table.peers.data();
+    args.table.route = routes_[rank].data();
+    args.table.piece_begin = piece_begin_.data();
+    args.buffers.scratch = scratch_[rank]->data();
+    args.shape.block_elements = settings_.block;
+    args.shape.tiles = plan_->Tiles();
+    args.shape.tile_elements = tile_;
+    args.shape.slice_elements = slice_;
+    args.call.divisor = settings_.divisor;
+    args.shape.lanes = schedule_.nlanes;
+    args.shape.pieces = schedule_.pieces;
+    args.shape.scratch_chunks = schedule_.scratch_chunks;
+    args.shape.in_blocks = schedule_.in_blocks;
+    args.shape.out_blocks = schedule_.out_blocks;
+    args.call.root = schedule_.root;
+    args.call.dtype = settings_.dtype;
+    args.call.op = settings_.op;
+    args.call.reduces = schedule_.reduces();
     return args;
   }
 
@@ -110,23 +110,23 @@ class CudaPlan {
 
 inline cuda::simt::Kernel FusedLaunchOf(cuda::Fused fused, const cuda::Args& args, uint32_t threads,
                                         std::function<void()> done = {}, std::function<void()> trapped = {}) {
-  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
-  return {args.lanes, threads, [=] { cuda::shim::PlayFused(fused, args, (*shared)[cuda::BlockIndex()]); },
+  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.shape.lanes);
+  return {args.shape.lanes, threads, [=] { cuda::shim::PlayFused(fused, args, (*shared)[cuda::BlockIndex()]); },
           std::move(done), std::move(trapped)};
 }
 
 // The launch of one rank.
 inline cuda::simt::Kernel LaunchOf(const cuda::Args& args, uint32_t threads, std::function<void()> done = {}) {
-  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
+  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.shape.lanes);
   auto body = [args, shared] { cuda::shim::PlayTable(args, (*shared)[cuda::BlockIndex()]); };
-  return {args.lanes, threads, body, std::move(done)};
+  return {args.shape.lanes, threads, body, std::move(done)};
 }
 
 // The same with an epilogue.
 inline cuda::simt::Kernel LaunchOf(const cuda::EpilogueArgs& epilogue, const cuda::Args& args, uint32_t threads) {
-  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
+  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.shape.lanes);
   auto body = [=] { cuda::shim::PlayEpilogue(epilogue, args, (*shared)[cuda::BlockIndex()]); };
-  return {args.lanes, threads, body, {}};
+  return {args.shape.lanes, threads, body, {}};
 }
 
 }  // namespace jaxring::test

@@ -162,7 +162,7 @@ void CheckRagged(Protocol protocol, uint64_t seed) {
   for (int r = 0; r < kRanks; ++r) {
     cuda::Args args = plan.Args(cluster, r, inputs[r].data(), outputs[r].data());
     args.extents = {ranks[r].in_offset, ranks[r].in_length, ranks[r].out_offset, ranks[r].out_length, &longest};
-    args.tiles = 0;
+    args.shape.tiles = 0;
     streams[r].assign(2, LaunchOf(args, 64));
   }
   cuda::simt::Machine machine;
@@ -200,8 +200,8 @@ void CheckOtherOrder(const char* name, Protocol protocol, bool network, uint64_t
       const int call = rank == kStray ? 1 - turn : turn;
       Scene& scene = call == 0 ? first : second;
       cuda::Args args = scene.plan.Args(cluster, rank, scene.inputs[rank].data(), scene.outputs[rank].data());
-      args.call = kCalls[call];
-      args.timeout_ns = 20'000'000;
+      args.call.number = kCalls[call];
+      args.failure.timeout_ns = 20'000'000;
       streams[rank].push_back(LaunchOf(args, 64, [&ended, turn] { ended += turn; }));
     }
   }

@@ -101,13 +101,13 @@ class Round {
     const size_t skew = what_.skew * element_;
     char* in = inputs_[rank].data() + skew;
     cuda::Args args = team_.cluster.Common(rank, in, what_.in_place ? in : outputs_[rank].data() + skew, true);
-    args.block_elements = what_.block;
-    args.divisor = what_.mean ? ranks_ : 0;
-    args.lanes = what_.lanes;
-    args.dtype = what_.dtype;
-    args.op = what_.op;
-    args.reduces = what_.kind != MulticastKind::kAllGather;
-    args.timeout_ns = timeout_ns;
+    args.shape.block_elements = what_.block;
+    args.call.divisor = what_.mean ? ranks_ : 0;
+    args.shape.lanes = what_.lanes;
+    args.call.dtype = what_.dtype;
+    args.call.op = what_.op;
+    args.call.reduces = what_.kind != MulticastKind::kAllGather;
+    args.failure.timeout_ns = timeout_ns;
     auto shared = std::make_shared<std::vector<cuda::Shared>>(what_.lanes);
     auto body = [memory = team_.At(rank, what_.kind), args, shared] {
       cuda::shim::PlayMulticast(memory, args, (*shared)[cuda::BlockIndex()]);

@@ -38,9 +38,9 @@ Outcome Play(const char* name, Protocol protocol, uint64_t seed, const std::func
   for (int rank = 0; rank < ranks; ++rank) {
     for (Scene* scene : {&first, &second}) {
       cuda::Args args = scene->plan.Args(*first.cluster, rank, scene->inputs[rank].data(), scene->outputs[rank].data());
-      args.timeout_ns = 20'000'000;
+      args.failure.timeout_ns = 20'000'000;
       args.bulk_bytes = bulk_bytes;
-      args.call = 0x7fff7fff;  // as waits that are left out and forged lines have it
+      args.call.number = 0x7fff7fff;  // as waits that are left out and forged lines have it
       const auto look = [&right, scene, rank, block] {
         const float* got = reinterpret_cast<const float*>(scene->outputs[rank].data());
         for (uint64_t i = 0; i < block * scene->schedule.out_blocks; ++i) {
@@ -209,12 +209,12 @@ Outcome PlayOneShot(uint64_t seed, const Faults& faults, int launches) {
     }
     for (uint64_t rank = 0; rank < kRanks; ++rank) {
       cuda::Args args = cluster.Common(rank, in[launch][rank].data(), out[launch][rank].data(), true);
-      args.timeout_ns = 20'000'000;
-      args.block_elements = kBlock;
-      args.lanes = 2;
-      args.dtype = DType::kF32;
-      args.op = ReduceOp::kSum;
-      args.reduces = true;
+      args.failure.timeout_ns = 20'000'000;
+      args.shape.block_elements = kBlock;
+      args.shape.lanes = 2;
+      args.call.dtype = DType::kF32;
+      args.call.op = ReduceOp::kSum;
+      args.call.reduces = true;
       const auto look = [&right, &out, launch, rank] {
         const float* got = reinterpret_cast<const float*>(out[launch][rank].data());
         for (uint64_t i = 0; i < kBlock; ++i) right = right && got[i] == static_cast<float>((launch + 1) * (4 * i + 6));

@@ -76,8 +76,8 @@ Outcome Play(const Kind& kind, uint64_t block, int launches, const std::function
       // Its kernel may have fewer than those of ranks that do not copy.
       const uint32_t threads = copies ? kThreads / 2 : kThreads;
       args.state = &states[rank];
-      args.timeout_ns = 50'000'000;
-      args.call = 0x7fff7fff;  // as waits that are left out have it
+      args.failure.timeout_ns = 50'000'000;
+      args.call.number = 0x7fff7fff;  // as waits that are left out have it
       const auto look = [&, launch, rank, out = here.out.data() + skew] {
         for (uint64_t i = 0; i < out_elements; ++i) {
           float expected = 0;
@@ -96,7 +96,7 @@ Outcome Play(const Kind& kind, uint64_t block, int launches, const std::function
       if (kind.fused < 0) {
         streams[rank].push_back(LaunchOf(args, threads, look));
       } else {
-        args.lanes = lanes;
+        args.shape.lanes = lanes;
         streams[rank].push_back(FusedLaunchOf(static_cast<Fused>(kind.fused), args, threads, look));
       }
     }

@@ -143,21 +143,21 @@ void Communicator::Fill(int rank, Protocol protocol, bool members, Args* args) c
   const Local& here = At(rank);
   const WireShape shape = ranks_.spec().wires[static_cast<int>(protocol)];
   const auto ranks = static_cast<uint64_t>(ranks_.size());
-  args->connections = reinterpret_cast<Connection*>(here.own) + ConnectionIndex(protocol, 0, 0);
+  args->group.connections = reinterpret_cast<Connection*>(here.own) + ConnectionIndex(protocol, 0, 0);
   char* behind = here.own + ConnectionIndex(Protocol{kProtocols}, 0, 0) * sizeof(Connection);
-  args->members = reinterpret_cast<const Member*>(behind);
-  args->member_count = members ? static_cast<uint32_t>(here.members.size()) : 0;
-  args->epochs = reinterpret_cast<uint64_t*>(behind + RoundUp(ranks * sizeof(Member)));
-  args->slots = shape.slots;
-  args->slot_bytes = shape.slot_bytes;
-  args->stage_bytes = RoundUp(2 * ranks_.spec().stage_bytes) / 2;
-  args->connections_per_lane = static_cast<uint32_t>(ranks);
-  args->epoch_lanes = ranks_.spec().lanes;
-  args->abort = health_.abort_word();
-  args->rank = rank;
-  args->ranks = static_cast<int32_t>(ranks);
-  args->protocol = protocol;
-  args->spread_faults = true;
+  args->group.members = reinterpret_cast<const Member*>(behind);
+  args->group.member_count = members ? static_cast<uint32_t>(here.members.size()) : 0;
+  args->group.epochs = reinterpret_cast<uint64_t*>(behind + RoundUp(ranks * sizeof(Member)));
+  args->group.slots = shape.slots;
+  args->group.slot_bytes = shape.slot_bytes;
+  args->group.stage_bytes = RoundUp(2 * ranks_.spec().stage_bytes) / 2;
+  args->group.connections_per_lane = static_cast<uint32_t>(ranks);
+  args->group.epoch_lanes = ranks_.spec().lanes;
+  args->failure.abort = health_.abort_word();
+  args->group.rank = rank;
+  args->group.ranks = static_cast<int32_t>(ranks);
+  args->call.protocol = protocol;
+  args->failure.spread_faults = true;
 }
 
 void Communicator::MarkPeerDead(int process) {

@@ -24,8 +24,8 @@ class GroupHealth {
   // Describes a message that arrived damaged, or returns "". Nothing more arrives at that rank from that peer.
   std::string Damage() const;
   void SetDamage(const std::string& what);
-  // Remembers what the call of a number (Args::call) is. Described finds it by the number's low half; "" if there is
-  // none.
+  // Remembers what the call of a number (Args::Call::number) is. Described finds it by the number's low half; "" if
+  // there is none.
   void Describe(uint32_t call, const std::string& what);
   std::string Described(uint64_t call) const;
 

@@ -75,9 +75,9 @@ void MulticastTeam::Map(int rank) {
 void MulticastTeam::Try(int rank, MulticastKind kind) {
   const int device = spec_.ranks[rank].device;
   Args args{};
-  args.rank = rank;
-  args.ranks = static_cast<int32_t>(spec_.ranks.size());
-  args.lanes = 1;
+  args.group.rank = rank;
+  args.group.ranks = static_cast<int32_t>(spec_.ranks.size());
+  args.shape.lanes = 1;
   void* stream = gpu_.streams.New(device);
   gpu_.kernels.LaunchMulticast(device, At(rank, kind), args, kWarp, stream);
   gpu_.streams.Synchronize(device, stream);

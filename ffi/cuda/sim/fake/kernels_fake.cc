@@ -10,8 +10,8 @@ namespace {
 // What a launch whose members address each other's buffers needs: here all devices are members'.
 void CheckReached(int device, const Args& args) {
   CheckPrepared(device);
-  for (int other = 0; other < options().devices && args.member_count != 0; ++other) {
-    if (!FakeMemory().Reaches(other, args.in) || !FakeMemory().Reaches(other, args.out)) {
+  for (int other = 0; other < options().devices && args.group.member_count != 0; ++other) {
+    if (!FakeMemory().Reaches(other, args.buffers.in) || !FakeMemory().Reaches(other, args.buffers.out)) {
       throw GpuError("an illegal memory access (700)");
     }
   }

@@ -218,7 +218,7 @@ simt::Kernel Machine::KernelOf(int stream, const Task& task) {
       shim::PlayExtents(ragged, args, *shared);
     };
   } else {
-    auto shared = std::make_shared<std::vector<Shared>>(task.args.lanes);
+    auto shared = std::make_shared<std::vector<Shared>>(task.args.shape.lanes);
     body = [task, shared] { PlayOne(task, (*shared)[BlockIndex()]); };
   }
   auto trapped = std::make_shared<std::atomic<bool>>(false);
@@ -231,7 +231,7 @@ simt::Kernel Machine::KernelOf(int stream, const Task& task) {
     --running_;
     changed_.notify_all();
   };
-  return {task.ragged ? 1 : task.args.lanes, static_cast<uint32_t>(task.threads), body, done,
+  return {task.ragged ? 1 : task.args.shape.lanes, static_cast<uint32_t>(task.threads), body, done,
           [trapped] { *trapped = true; }};
 }
 

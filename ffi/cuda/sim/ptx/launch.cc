@@ -77,7 +77,7 @@ void CheckStaged(bool there) {
   std::abort();
 }
 Kernel StagedOf(const Args& args) {
-  CheckStaged(args.protocol == Protocol::kSimple && WidthOf(args) <= 1);
+  CheckStaged(args.call.protocol == Protocol::kSimple && WidthOf(args) <= 1);
   return WidthOf(args) == 0 ? ptx::Ptx_StagedKernelINS0_6SimpleELi0EEEvNS0_4ArgsE
                             : ptx::Ptx_StagedKernelINS0_6SimpleELi1EEEvNS0_4ArgsE;
 }
@@ -118,7 +118,7 @@ struct OneShotKernels {
 
 void PlayTable(const Args& args, Shared&) {
   if (args.staging.any()) return Call(StagedOf(args), BulkBytes(args), args);
-  switch (args.protocol) {
+  switch (args.call.protocol) {
     case Protocol::kSimple:
       return Call(SimpleOf(args), BulkBytes(args), args);
     case Protocol::kLL:
@@ -130,7 +130,7 @@ void PlayTable(const Args& args, Shared&) {
 void PlayEpilogue(const EpilogueArgs& epilogue, const Args& args, Shared&) {
   CheckStaged(!args.staging.any());
   const int threads = static_cast<int>(Threads());
-  if (args.protocol == Protocol::kLL) {
+  if (args.call.protocol == Protocol::kLL) {
     return Call(ptx::Ptx_EpilogueKernelINS0_2LLEEEvNS0_12EpilogueArgsENS0_4ArgsE, EpilogueShared<LL>::BytesFor(threads),
                 epilogue, args);
   }

@@ -8,7 +8,7 @@ namespace {
 
 template <bool kStages>
 void PlayEpilogueOf(const EpilogueArgs& epilogue, const Args& args, Shared& shared) {
-  if (args.protocol == Protocol::kLL) return PlayEpilogueLane<LL, kStages>(epilogue, args, shared);
+  if (args.call.protocol == Protocol::kLL) return PlayEpilogueLane<LL, kStages>(epilogue, args, shared);
   PlayEpilogueLane<Slots, kStages>(epilogue, args, shared);
 }
 

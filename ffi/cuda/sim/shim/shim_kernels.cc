@@ -5,7 +5,7 @@
 namespace jaxring::cuda::shim {
 
 void PlayTable(const Args& args, Shared& shared) {
-  switch (args.protocol) {
+  switch (args.call.protocol) {
     case Protocol::kSimple:
       return PlayTableSimple(args, shared);
     case Protocol::kLL:
