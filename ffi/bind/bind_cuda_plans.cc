@@ -16,24 +16,24 @@ namespace jaxring::cuda {
 
 void PlanBuilder::SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements) {
   if (dtype < 0 || dtype >= kDTypeCount || op >= kReduceOpCount) throw std::invalid_argument("no such dtype or op");
-  spec.dtype = static_cast<DType>(dtype);
-  spec.reduces = op >= 0;
-  if (op >= 0) spec.op = static_cast<ReduceOp>(op);
-  if (op >= 0 && FindKernels(spec.dtype, spec.op) == nullptr) {
+  spec.data.dtype = static_cast<DType>(dtype);
+  spec.data.reduces = op >= 0;
+  if (op >= 0) spec.data.op = static_cast<ReduceOp>(op);
+  if (op >= 0 && FindKernels(spec.data.dtype, spec.data.op) == nullptr) {
     throw std::invalid_argument("the reduction is not defined for the dtype");
   }
-  spec.divisor = divisor;
-  spec.block_elements = block_elements;
+  spec.data.divisor = divisor;
+  spec.shape.block_elements = block_elements;
 }
 
 void PlanBuilder::SetEpilogue(const std::vector<std::string>& functions, int result, const std::vector<int>& further) {
-  if (!spec.reduces) throw std::invalid_argument("only a reduction has an epilogue");
-  spec.epilogue = EpilogueFromNumbers(functions, spec.dtype, result, further);
+  if (!spec.data.reduces) throw std::invalid_argument("only a reduction has an epilogue");
+  spec.epilogue = EpilogueFromNumbers(functions, spec.data.dtype, result, further);
 }
 
 void PlanBuilder::AddLocal(int rank, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers,
                            bool members) {
-  RankTable table = TableFromBytes(rank, steps, lane_begin, peers, spec.nlanes);
+  RankTable table = TableFromBytes(rank, steps, lane_begin, peers, spec.shape.nlanes);
   for (const Step& step : table.steps) {
     if (step.recv_count > kMaxStepPeers || step.send_count > kMaxStepPeers) {
       throw std::invalid_argument("a step of more than 64 sources or destinations");
@@ -101,7 +101,7 @@ void BindPlans(nb::module_& m) {
           [](PlanBuilder& b, const std::string& what, double timeout_s, int root, uint32_t call) {
             b.spec.what = what;
             b.spec.timeout_s = timeout_s;
-            b.spec.root = root;
+            b.spec.data.root = root;
             b.spec.call = call;
           },
           nb::arg("what"), nb::arg("timeout_s"), nb::arg("root"), nb::arg("call"),
@@ -117,37 +117,37 @@ void BindPlans(nb::module_& m) {
             if (scratch_chunks > static_cast<int>(kMaxScratch)) {
               throw std::invalid_argument("the schedule needs more scratch than a kernel has");
             }
-            b.spec.in_blocks = in_blocks;
-            b.spec.out_blocks = out_blocks;
-            b.spec.pieces = pieces;
-            b.spec.scratch_chunks = scratch_chunks;
-            b.spec.nlanes = nlanes;
+            b.spec.shape.in_blocks = in_blocks;
+            b.spec.shape.out_blocks = out_blocks;
+            b.spec.shape.pieces = pieces;
+            b.spec.shape.scratch_chunks = scratch_chunks;
+            b.spec.shape.nlanes = nlanes;
           },
           nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"), nb::arg("scratch_chunks"), nb::arg("nlanes"))
       .def(
           "set_kernel",
           [](PlanBuilder& b, int protocol, int fused, int threads, bool trap, bool zero_copy) {
-            b.spec.protocol = static_cast<cuda::Protocol>(protocol);
-            if (fused >= 0) b.spec.fused = static_cast<Fused>(fused);
-            b.spec.threads = threads;
+            b.spec.kernel.protocol = static_cast<cuda::Protocol>(protocol);
+            if (fused >= 0) b.spec.kernel.fused = static_cast<Fused>(fused);
+            b.spec.kernel.threads = threads;
             b.spec.trap = trap;
             b.spec.zero_copy = zero_copy;
           },
           nb::arg("protocol"), nb::arg("fused"), nb::arg("threads"), nb::arg("trap"), nb::arg("zero_copy"))
       .def(
-          "set_bulk", [](PlanBuilder& b, uint64_t bytes) { b.spec.bulk_bytes = bytes; }, nb::arg("bytes"),
+          "set_bulk", [](PlanBuilder& b, uint64_t bytes) { b.spec.kernel.bulk_bytes = bytes; }, nb::arg("bytes"),
           "From how many bytes on a slice that only moves goes by bulk copies, on devices that have them; 0: never.")
       .def(
           "set_point_to_point",
           [](PlanBuilder& b, std::shared_ptr<Communicator> header_ring, bool sends, uint64_t check) {
-            b.spec.half = sends ? Half::kSend : Half::kRecv;
-            b.spec.header_ring = std::move(header_ring);
-            b.spec.check = check;
+            b.spec.message.half = sends ? Half::kSend : Half::kRecv;
+            b.spec.message.header_ring = std::move(header_ring);
+            b.spec.message.check = check;
           },
           nb::arg("header_ring"), nb::arg("sends"), nb::arg("check"),
           "One half of a message between named ranks; `header_ring` is its queue's communicator.")
       .def(
-          "set_ragged", [](PlanBuilder& b, uint64_t row_elements) { b.spec.ragged_row = row_elements; },
+          "set_ragged", [](PlanBuilder& b, uint64_t row_elements) { b.spec.shape.ragged_row = row_elements; },
           nb::arg("row_elements"), "Offsets and sizes come with each launch, in rows of so many elements.")
       .def("set_epilogue", &PlanBuilder::SetEpilogue, nb::arg("functions"), nb::arg("result"), nb::arg("further"),
            "What its EPILOGUE steps apply, by names of `epilogues`; the dtypes of the result, the operands and states.")
@@ -157,7 +157,7 @@ void BindPlans(nb::module_& m) {
           "set_multicast",
           [](PlanBuilder& b, int kind) {
             if (kind < 0 || kind > 2) throw std::invalid_argument("no such collective through multicast memory");
-            b.spec.multicast = static_cast<MulticastKind>(kind);
+            b.spec.kernel.multicast = static_cast<MulticastKind>(kind);
           },
           nb::arg("kind"), "Through the communicator's multicast memory: 0 all_reduce, 1 reduce_scatter, 2 all_gather.")
       .def(

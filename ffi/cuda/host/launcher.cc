@@ -41,37 +41,39 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
       spec_(std::move(spec)),
       range_(spec_.range.empty() ? spec_.what : spec_.range) {
   const CommunicatorSpec& group = communicator_->ranks().spec();
-  if (static_cast<uint32_t>(spec_.nlanes) > group.lanes) {
-    throw std::invalid_argument(spec_.what + ": the plan has " + std::to_string(spec_.nlanes) +
+  if (static_cast<uint32_t>(spec_.shape.nlanes) > group.lanes) {
+    throw std::invalid_argument(spec_.what + ": the plan has " + std::to_string(spec_.shape.nlanes) +
                                 " lanes, its communicator only " + std::to_string(group.lanes));
   }
-  if (spec_.threads % kWarp != 0 || spec_.threads < kWarp || spec_.threads > kMaxThreads) {
+  if (spec_.kernel.threads % kWarp != 0 || spec_.kernel.threads < kWarp || spec_.kernel.threads > kMaxThreads) {
     throw std::invalid_argument(spec_.what + ": the threads of a block must be a multiple of " + std::to_string(kWarp) +
-                                " up to " + std::to_string(kMaxThreads) + ", not " + std::to_string(spec_.threads));
+                                " up to " + std::to_string(kMaxThreads) + ", not " +
+                                std::to_string(spec_.kernel.threads));
   }
-  const uint64_t element = ElementBytes(spec_.dtype);
-  widening_ = Widening(spec_.dtype, spec_.reduces);
-  if (spec_.multicast && spec_.reduces && !SwitchReduces(spec_.dtype, spec_.op, spec_.divisor != 0)) {
+  const uint64_t element = ElementBytes(spec_.data.dtype);
+  widening_ = Widening(spec_.data.dtype, spec_.data.reduces);
+  if (spec_.kernel.multicast && spec_.data.reduces &&
+      !SwitchReduces(spec_.data.dtype, spec_.data.op, spec_.data.divisor != 0)) {
     throw std::invalid_argument(spec_.what + ": NVLink switches do not reduce this dtype by this operation");
   }
-  const WireShape wire = group.wires[static_cast<int>(spec_.protocol)];
+  const WireShape wire = group.wires[static_cast<int>(spec_.kernel.protocol)];
   if (spec_.epilogue && spec_.epilogue->stages.size() > EpilogueArgs::kMostFunctions) {
     throw std::invalid_argument(spec_.what + ": an epilogue has at most " +
                                 std::to_string(EpilogueArgs::kMostFunctions) + " functions on GPUs, not " +
                                 std::to_string(spec_.epilogue->stages.size()));
   }
-  if (spec_.epilogue && (spec_.fused || spec_.multicast || spec_.protocol == Protocol::kLL128)) {
+  if (spec_.epilogue && (spec_.kernel.fused || spec_.kernel.multicast || spec_.kernel.protocol == Protocol::kLL128)) {
     throw std::invalid_argument(spec_.what + ": only step tables by Simple and LL have kernels that apply an epilogue");
   }
-  if (spec_.fused == Fused::kAllReduceOneShot && StageBytes(in_bytes()) > group.stage_bytes) {
+  if (spec_.kernel.fused == Fused::kAllReduceOneShot && StageBytes(in_bytes()) > group.stage_bytes) {
     throw std::invalid_argument(spec_.what + ": " + std::to_string(in_bytes()) +
                                 " bytes do not fit a stage of the one-shot all-reduce, which has " +
                                 std::to_string(group.stage_bytes) + " bytes for lines");
   }
   const uint64_t unit = 512 / std::min(element, result_bytes());
-  slice_ = LongestSlice(spec_.protocol, wire.slot_bytes, element, result_bytes(), widening_);
+  slice_ = LongestSlice(spec_.kernel.protocol, wire.slot_bytes, element, result_bytes(), widening_);
   // A slice need not be longer than a piece.
-  const uint64_t longest = (spec_.block_elements + unit - 1) / unit * unit;
+  const uint64_t longest = (spec_.shape.block_elements + unit - 1) / unit * unit;
   slice_ = std::min(slice_, std::max(unit, longest));
   if (slice_ == 0) {
     throw std::invalid_argument(spec_.what + ": a slot of " + std::to_string(wire.slot_bytes) +
@@ -107,8 +109,8 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
       }
       route.push_back(static_cast<uint32_t>(at - members.begin()));
     } else {
-      const bool sends_to_itself = other == rank && spec_.half != Half::kBoth;
-      if ((other != rank || sends_to_itself) && !communicator_->Connected(rank, other, spec_.protocol)) {
+      const bool sends_to_itself = other == rank && spec_.message.half != Half::kBoth;
+      if ((other != rank || sends_to_itself) && !communicator_->Connected(rank, other, spec_.kernel.protocol)) {
         refuse("to which there is no connection");
       }
       route.push_back(static_cast<uint32_t>(other));
@@ -116,40 +118,40 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   }
   Local local{};
   Args& args = local.args;
-  communicator_->Fill(rank, spec_.protocol, memory, &args);
+  communicator_->Fill(rank, spec_.kernel.protocol, memory, &args);
   std::vector<uint64_t> piece_begin;
   jaxring::Plan shape;
-  const uint64_t element = ElementBytes(spec_.dtype);
+  const uint64_t element = ElementBytes(spec_.data.dtype);
   shape.element_bytes = element;
   shape.epilogue = spec_.epilogue;
-  shape.block_elements = spec_.block_elements;
-  shape.pieces = spec_.pieces;
+  shape.block_elements = spec_.shape.block_elements;
+  shape.pieces = spec_.shape.pieces;
   shape.tile_elements = tile_;
-  for (int p = 0; p <= spec_.pieces; ++p) piece_begin.push_back(shape.PieceBegin(p));
+  for (int p = 0; p <= spec_.shape.pieces; ++p) piece_begin.push_back(shape.PieceBegin(p));
   args.table.steps = Upload(gpu.memory, device, table.steps);
   args.table.lane_begin = Upload(gpu.memory, device, table.lane_begin);
   args.table.peers = Upload(gpu.memory, device, table.peers);
   args.table.route = Upload(gpu.memory, device, route);
   args.table.piece_begin = Upload(gpu.memory, device, piece_begin);
-  const uint64_t scratch = ScratchBytes(tile_, element, widening_) * spec_.scratch_chunks * spec_.nlanes;
+  const uint64_t scratch = ScratchBytes(tile_, element, widening_) * spec_.shape.scratch_chunks * spec_.shape.nlanes;
   if (scratch != 0) args.buffers.scratch = communicator_->memory().Scratch(rank, scratch);
-  args.shape.block_elements = spec_.block_elements;
+  args.shape.block_elements = spec_.shape.block_elements;
   args.shape.tiles = shape.Tiles();
   args.shape.tile_elements = tile_;
   args.shape.slice_elements = slice_;
-  args.call.divisor = spec_.divisor;
+  args.call.divisor = spec_.data.divisor;
   args.failure.timeout_ns = static_cast<uint64_t>(spec_.timeout_s * 1e9);
   args.call.number = spec_.call;
-  args.shape.lanes = static_cast<uint32_t>(spec_.nlanes);
-  args.shape.pieces = static_cast<uint32_t>(spec_.pieces);
-  args.shape.scratch_chunks = static_cast<uint32_t>(spec_.scratch_chunks);
-  args.shape.in_blocks = static_cast<uint32_t>(spec_.in_blocks);
-  args.shape.out_blocks = static_cast<uint32_t>(spec_.out_blocks);
-  args.call.root = spec_.root;
-  args.call.dtype = spec_.dtype;
-  args.call.op = spec_.op;
-  args.call.reduces = spec_.reduces;
-  if (spec_.bulk_bytes != 0 && gpu.devices.Info(device).major >= 9) args.bulk_bytes = spec_.bulk_bytes;
+  args.shape.lanes = static_cast<uint32_t>(spec_.shape.nlanes);
+  args.shape.pieces = static_cast<uint32_t>(spec_.shape.pieces);
+  args.shape.scratch_chunks = static_cast<uint32_t>(spec_.shape.scratch_chunks);
+  args.shape.in_blocks = static_cast<uint32_t>(spec_.shape.in_blocks);
+  args.shape.out_blocks = static_cast<uint32_t>(spec_.shape.out_blocks);
+  args.call.root = spec_.data.root;
+  args.call.dtype = spec_.data.dtype;
+  args.call.op = spec_.data.op;
+  args.call.reduces = spec_.data.reduces;
+  if (spec_.kernel.bulk_bytes != 0 && gpu.devices.Info(device).major >= 9) args.bulk_bytes = spec_.kernel.bulk_bytes;
   local.status = communicator_->memory().NewStatus();
   args.failure.status = local.status;
   args.state = reinterpret_cast<LaunchState*>(gpu.memory.Allocate(device, sizeof(LaunchState)));
@@ -160,16 +162,17 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
     local.replace_in = communicator_->memory().FindReplacement(rank, GroupMemory::Role::kInput, in_bytes());
     local.replace_out = communicator_->memory().FindReplacement(rank, GroupMemory::Role::kOutput, out_bytes());
   }
-  if (spec_.half != Half::kBoth) AddPointToPoint(local, table);
-  if (spec_.multicast) {
-    local.multicast = communicator_->multicast().At(rank, *spec_.multicast);
+  if (spec_.message.half != Half::kBoth) AddPointToPoint(local, table);
+  if (spec_.kernel.multicast) {
+    local.multicast = communicator_->multicast().At(rank, *spec_.kernel.multicast);
     const uint32_t widen = SwitchFormOf(args).widen;
-    if (MulticastSlice(*spec_.multicast, local.multicast->bytes, args.shape.lanes, args.group.ranks, widen) == 0) {
+    if (MulticastSlice(*spec_.kernel.multicast, local.multicast->bytes, args.shape.lanes, args.group.ranks, widen) ==
+        0) {
       throw std::invalid_argument(spec_.what + ": multicast memory of " + std::to_string(local.multicast->bytes) +
                                   " bytes has no room for a slice of each block");
     }
   }
-  if (spec_.ragged_row) {
+  if (spec_.shape.ragged_row) {
     const uint64_t words = ExtentWords(args.shape.in_blocks, args.shape.pieces);
     local.extents = reinterpret_cast<uint64_t*>(gpu.memory.Allocate(device, words * sizeof(uint64_t)));
     args.extents = ExtentsAt(local.extents, args.shape.in_blocks, args.shape.pieces);
@@ -185,24 +188,25 @@ LaunchPlan::Local* LaunchPlan::Find(int rank) {
 }
 
 void LaunchPlan::AddPointToPoint(Local& local, const RankTable& table) const {
-  const WireShape wire = spec_.header_ring->ranks().spec().wires[static_cast<int>(Protocol::kSimple)];
-  local.point_to_point = {nullptr, spec_.check, wire.slot_bytes, wire.slots, spec_.half == Half::kSend};
+  const WireShape wire = spec_.message.header_ring->ranks().spec().wires[static_cast<int>(Protocol::kSimple)];
+  local.point_to_point = {nullptr, spec_.message.check, wire.slot_bytes, wire.slots, spec_.message.half == Half::kSend};
   if (table.peers.empty()) return;
   const int peer = Peer::rank(table.peers.front());
-  if (!spec_.header_ring->Connected(table.rank, peer, Protocol::kSimple)) {
+  if (!spec_.message.header_ring->Connected(table.rank, peer, Protocol::kSimple)) {
     throw std::invalid_argument(spec_.what + ": the message's queue has no connection between the ranks " +
                                 std::to_string(table.rank) + " and " + std::to_string(peer));
   }
-  local.point_to_point.header_ring = spec_.header_ring->ConnectionOf(table.rank, peer, Protocol::kSimple);
+  local.point_to_point.header_ring = spec_.message.header_ring->ConnectionOf(table.rank, peer, Protocol::kSimple);
 }
 
 void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals) {
-  const uint64_t block = spec_.block_elements * ElementBytes(spec_.dtype);
+  const uint64_t block = spec_.shape.block_elements * ElementBytes(spec_.data.dtype);
   Local* found = Find(rank);
   if (found == nullptr) throw std::invalid_argument(spec_.what + ": rank " + std::to_string(rank) + " has no table");
   Local& local = *found;
   local.args.shape.lanes = 1;  // of the barriers
-  local.copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.in_blocks, spec_.out_blocks);
+  local.copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.shape.in_blocks,
+                       spec_.shape.out_blocks);
 }
 
 // Whether all of the domain can address the buffer, and where it is. Does not wait: what other processes have not
@@ -243,7 +247,7 @@ bool LaunchPlan::Reached(const Local& local, const void* pointer) {
 
 // Whether other ranks access the buffers themselves.
 bool LaunchPlan::Addressed(const Local& local) const {
-  return !local.multicast && !local.copies && spec_.fused != Fused::kAllReduceOneShot;
+  return !local.multicast && !local.copies && spec_.kernel.fused != Fused::kAllReduceOneShot;
 }
 
 // Finds the locations of the buffers for peers. Buffers that not all of these can address are replaced by own memory.
@@ -288,16 +292,16 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, Args* 
 
 jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes,
                                    void* stream, const RaggedVectors* vectors, const EpilogueBuffers* epilogue) {
-  if (std::string why;
-      communicator_->health().Broken(&why) || (spec_.header_ring && spec_.header_ring->health().Broken(&why))) {
+  if (std::string why; communicator_->health().Broken(&why) ||
+                       (spec_.message.header_ring && spec_.message.header_ring->health().Broken(&why))) {
     return jaxring::Status::Error(Code::kUnavailable, spec_.what + ": an earlier operation failed: " + why);
   }
-  if (!spec_.ragged_row && (in_bytes != this->in_bytes() || out_bytes != this->out_bytes())) {
+  if (!spec_.shape.ragged_row && (in_bytes != this->in_bytes() || out_bytes != this->out_bytes())) {
     return jaxring::Status::Error(Code::kInternal, spec_.what + ": buffers of " + std::to_string(in_bytes) + " and " +
                                                        std::to_string(out_bytes) + " bytes do not fit the plan");
   }
   if ((spec_.epilogue != nullptr || epilogue != nullptr) &&
-      !Fit(spec_.epilogue.get(), epilogue, spec_.out_blocks * spec_.block_elements)) {
+      !Fit(spec_.epilogue.get(), epilogue, spec_.shape.out_blocks * spec_.shape.block_elements)) {
     return jaxring::Status::Error(Code::kInternal,
                                   spec_.what + ": parameters, operands or states of its epilogue do not fit the plan");
   }
@@ -331,29 +335,30 @@ void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedV
                          const EpilogueBuffers* epilogue, uint64_t in_bytes, uint64_t out_bytes, void* stream) const {
   GpuKernels& kernels = communicator_->gpu().kernels;
   const int device = communicator_->ranks()[rank].device;
-  if (local.multicast) return kernels.LaunchMulticast(device, *local.multicast, args, spec_.threads, stream);
-  if (spec_.fused) return kernels.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
+  if (local.multicast) return kernels.LaunchMulticast(device, *local.multicast, args, spec_.kernel.threads, stream);
+  if (spec_.kernel.fused) return kernels.LaunchFused(device, *spec_.kernel.fused, args, spec_.kernel.threads, stream);
   if (spec_.epilogue) {
-    return kernels.LaunchEpilogue(device, EpilogueOn(*spec_.epilogue, *epilogue), args, spec_.threads, stream);
+    return kernels.LaunchEpilogue(device, EpilogueOn(*spec_.epilogue, *epilogue), args, spec_.kernel.threads, stream);
   }
-  if (spec_.half != Half::kBoth) {
+  if (spec_.message.half != Half::kBoth) {
     const bool silent = local.point_to_point.sends && local.point_to_point.header_ring == nullptr;
-    return silent ? void() : kernels.LaunchPointToPoint(device, local.point_to_point, args, spec_.threads, stream);
+    return silent ? void()
+                  : kernels.LaunchPointToPoint(device, local.point_to_point, args, spec_.kernel.threads, stream);
   }
-  if (spec_.ragged_row) {
+  if (spec_.shape.ragged_row) {
     if (vectors == nullptr)
       throw std::invalid_argument(spec_.what + ": a ragged collective was launched without its sizes");
-    const uint64_t row_bytes = std::max<uint64_t>(1, *spec_.ragged_row * ElementBytes(spec_.dtype));
-    const Ragged ragged{*vectors,      in_bytes / row_bytes, out_bytes / row_bytes, *spec_.ragged_row,
+    const uint64_t row_bytes = std::max<uint64_t>(1, *spec_.shape.ragged_row * ElementBytes(spec_.data.dtype));
+    const Ragged ragged{*vectors,      in_bytes / row_bytes, out_bytes / row_bytes, *spec_.shape.ragged_row,
                         local.extents, args.shape.in_blocks, args.shape.pieces};
     kernels.LaunchExtents(device, ragged, args, stream);
   }
-  kernels.Launch(device, args, spec_.threads, stream);
+  kernels.Launch(device, args, spec_.kernel.threads, stream);
 }
 
 void LaunchPlan::Break(const std::string& why) {
   communicator_->health().Break(why);
-  if (spec_.header_ring) spec_.header_ring->health().Break(why);
+  if (spec_.message.header_ring) spec_.message.header_ring->health().Break(why);
 }
 
 std::string LaunchPlan::Fault(bool causes_only) const {

@@ -20,31 +20,49 @@
 namespace jaxring::cuda {
 
 struct LaunchPlanSpec {
+  // What it computes.
+  struct Data {
+    DType dtype{};
+    ReduceOp op{};
+    bool reduces = false;
+    uint64_t divisor = 0;
+    int root = 0;
+  };
+
+  struct Shape {
+    uint64_t block_elements = 0;
+    int in_blocks = 1, out_blocks = 1, pieces = 1, scratch_chunks = 0, nlanes = 1;
+    // If set, each launch passes offsets and sizes in rows of that many elements, and blocks have any length;
+    // block_elements then only determines the slice size.
+    std::optional<uint64_t> ragged_row;
+  };
+
+  struct Kernel {
+    Protocol protocol = Protocol::kSimple;
+    std::optional<Fused> fused;              // instead of a step table
+    std::optional<MulticastKind> multicast;  // instead of a step table, through the ranks' multicast memory
+    int threads = 256;
+    // Slices of at least that many bytes that are not reduced go by bulk copies if the device has them. 0: no bulk
+    // copies.
+    uint64_t bulk_bytes = 0;
+  };
+
+  // One half of a message between named ranks.
+  struct Message {
+    Half half = Half::kBoth;
+    // A communicator of one lane that all message shapes of a queue share; the plan's own communicator carries the data
+    // of this shape.
+    std::shared_ptr<Communicator> header_ring;
+    uint64_t check = 0;  // a hash of dtype and shape
+  };
+
   std::string what;   // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
   std::string range;  // "all_reduce sum 4096B over data: ring/ll", for profilers; `what` if empty
-  DType dtype{};
-  ReduceOp op{};
-  bool reduces = false;
-  uint64_t divisor = 0;
-  uint64_t block_elements = 0;
-  int in_blocks = 1, out_blocks = 1, pieces = 1, scratch_chunks = 0, nlanes = 1;
-  int root = 0;
-  Protocol protocol = Protocol::kSimple;
-  std::optional<Fused> fused;              // instead of a step table
-  std::optional<MulticastKind> multicast;  // instead of a step table, through the ranks' multicast memory
-  // One half of a message between named ranks. The header ring is a communicator of one lane that all message shapes of
-  // a queue share; the plan's own communicator carries the data of this shape. `check` is a hash of dtype and shape.
-  Half half = Half::kBoth;
-  std::shared_ptr<Communicator> header_ring;
-  uint64_t check = 0;
+  Data data;
+  Shape shape;
+  Kernel kernel;
+  Message message;
   std::shared_ptr<const PlanEpilogue> epilogue;  // what the table's steps with StepFlag::kEpilogue apply; or null
-  // If set, each launch passes offsets and sizes in rows of that many elements, and blocks have any length;
-  // block_elements then only determines the slice size.
-  std::optional<uint64_t> ragged_row;
-  int threads = 256;
-  // Slices of at least that many bytes that are not reduced go by bulk copies if the device has them. 0: no bulk
-  // copies.
-  uint64_t bulk_bytes = 0;
   double timeout_s = 300;
   uint32_t call = 0;  // Args::Call::number
   // On an error the kernel traps, which ends the device's context, so that no later operation sees incomplete data. See
@@ -76,8 +94,10 @@ class LaunchPlan {
 
   Communicator& communicator() { return *communicator_; }
   const LaunchPlanSpec& spec() const { return spec_; }
-  uint64_t in_bytes() const { return spec_.in_blocks * spec_.block_elements * ElementBytes(spec_.dtype); }
-  uint64_t out_bytes() const { return spec_.out_blocks * spec_.block_elements * result_bytes(); }
+  uint64_t in_bytes() const {
+    return spec_.shape.in_blocks * spec_.shape.block_elements * ElementBytes(spec_.data.dtype);
+  }
+  uint64_t out_bytes() const { return spec_.shape.out_blocks * spec_.shape.block_elements * result_bytes(); }
   uint64_t staged_launches() const { return staged_; }
 
   // Ends running launches and refuses later ones, on the plan's communicators.
@@ -102,7 +122,7 @@ class LaunchPlan {
   };
   // Bytes of an element of the output.
   uint64_t result_bytes() const {
-    return spec_.epilogue ? spec_.epilogue->result->element_bytes : ElementBytes(spec_.dtype);
+    return spec_.epilogue ? spec_.epilogue->result->element_bytes : ElementBytes(spec_.data.dtype);
   }
   // A local rank, or nullptr. The entry does not move, and one rank's launches come one after another.
   Local* Find(int rank);

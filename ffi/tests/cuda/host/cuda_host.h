@@ -290,23 +290,23 @@ inline std::shared_ptr<cuda::LaunchPlan> PlanOf(Processes& here, const std::shar
                                                 const std::function<void(cuda::LaunchPlanSpec&)>& change = {}) {
   cuda::LaunchPlanSpec spec;
   spec.what = schedule.name;
-  spec.dtype = dtype;
-  spec.op = ReduceOp::kSum;
-  spec.reduces = schedule.reduces();
-  spec.block_elements = block;
-  spec.in_blocks = schedule.in_blocks;
-  spec.out_blocks = schedule.out_blocks;
-  spec.pieces = schedule.pieces;
-  spec.scratch_chunks = schedule.scratch_chunks;
-  spec.nlanes = schedule.nlanes;
-  spec.root = schedule.root;
-  spec.protocol = shape.protocol;
-  spec.threads = kThreads;
+  spec.data.dtype = dtype;
+  spec.data.op = ReduceOp::kSum;
+  spec.data.reduces = schedule.reduces();
+  spec.shape.block_elements = block;
+  spec.shape.in_blocks = schedule.in_blocks;
+  spec.shape.out_blocks = schedule.out_blocks;
+  spec.shape.pieces = schedule.pieces;
+  spec.shape.scratch_chunks = schedule.scratch_chunks;
+  spec.shape.nlanes = schedule.nlanes;
+  spec.data.root = schedule.root;
+  spec.kernel.protocol = shape.protocol;
+  spec.kernel.threads = kThreads;
   spec.timeout_s = 60;
   if (change) change(spec);
   static int number = 0;  // the same in all processes
   ++number;
-  for (int r = 0; r < schedule.ranks() && !spec.multicast; ++r) {
+  for (int r = 0; r < schedule.ranks() && !spec.kernel.multicast; ++r) {
     if (!group->ranks().local(r) || !UsesMemory(schedule, shape.domain, r)) continue;
     const uint64_t bytes = block * ElementBytes(dtype);
     group->memory().OfferReplacement(r, cuda::GroupMemory::Role::kInput, schedule.in_blocks * bytes);

@@ -15,7 +15,7 @@ struct Ranks {
     shape = ShapeOf(schedule, process, std::vector<int>(process.size(), 0), cuda::Protocol::kSimple);
     group = Join(here, shape);
     plan = PlanOf(here, group, shape, schedule, DType::kInt32, block, [&](cuda::LaunchPlanSpec& spec) {
-      if (fused) spec.fused = cuda::Fused::kAllReduceTwoShot;
+      if (fused) spec.kernel.fused = cuda::Fused::kAllReduceTwoShot;
     });
     cuda::fake::options().own_device_only = process[0] == process[1];
     cuda::fake::options().mapping_bytes = mapping_bytes;

@@ -57,10 +57,10 @@ void SendAndReceive(Processes& here, const std::vector<int>& process, const std:
   Connect(here, *header_ring, headers, both);
   const auto plan = [&](const char* name, Half half, bool last) {
     auto made = PlanOf(here, group, data, Find(name), DType::kInt32, kElements, [&](cuda::LaunchPlanSpec& spec) {
-      spec.half = half;
-      spec.header_ring = header_ring;
-      spec.check = check;
-      (half == Half::kSend ? spec.out_blocks : spec.in_blocks) = 0;
+      spec.message.half = half;
+      spec.message.header_ring = header_ring;
+      spec.message.check = check;
+      (half == Half::kSend ? spec.shape.out_blocks : spec.shape.in_blocks) = 0;
       spec.what += last ? " again" : "";
     });
     here.runtime->Watch(made);
@@ -110,7 +110,7 @@ void Ragged(Processes& here, const std::vector<int>& process, const std::vector<
   auto group = Join(here, shape);
   Connect(here, *group, shape, schedule);
   auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, kRow * kRows,
-                     [](cuda::LaunchPlanSpec& spec) { spec.ragged_row = kRow; });
+                     [](cuda::LaunchPlanSpec& spec) { spec.shape.ragged_row = kRow; });
   here.runtime->Watch(plan);
   struct Buffers {
     int32_t *in, *out;

@@ -21,8 +21,8 @@ void Collectives(Processes& here) {
       if (kSlow && bytes != 1 << 12) continue;
       Play(
           here, ShapeOf(schedule, process, domain, cuda::Protocol::kSimple), schedule, 1000,
-          [kind = kind](cuda::LaunchPlanSpec& spec) { spec.multicast = kind; }, &staged, kSlow ? 0 : 20, 0, false,
-          bytes);
+          [kind = kind](cuda::LaunchPlanSpec& spec) { spec.kernel.multicast = kind; }, &staged, kSlow ? 0 : 20, 0,
+          false, bytes);
       CHECK_EQ(staged, 0u);
     }
   }
@@ -47,7 +47,7 @@ void Failures(Processes& here) {
   const std::vector<int> all(4, 0);
   const GroupShape shape = ShapeOf(schedule, all, all, cuda::Protocol::kSimple);
   auto group = Join(here, shape);
-  const auto multicast = [](cuda::LaunchPlanSpec& spec) { spec.multicast = cuda::MulticastKind::kAllReduce; };
+  const auto multicast = [](cuda::LaunchPlanSpec& spec) { spec.kernel.multicast = cuda::MulticastKind::kAllReduce; };
   Refused([&] { PlanOf(here, group, shape, schedule, DType::kInt32, 100, multicast); }, "was not mapped");
   cuda::MulticastTeam& team = group->multicast();
   const cuda::Location object = team.Offer(4096);
@@ -66,7 +66,7 @@ void Failures(Processes& here) {
   PlanOf(here, group, shape, schedule, DType::kInt32, 100, multicast);
   const auto mean = [&](cuda::LaunchPlanSpec& spec) {
     multicast(spec);
-    spec.divisor = 4;
+    spec.data.divisor = 4;
   };
   Refused([&] { PlanOf(here, group, shape, schedule, DType::kF8E5M2, 100, mean); }, "switches do not reduce");
   PlanOf(here, group, shape, schedule, DType::kBF16, 100, mean);

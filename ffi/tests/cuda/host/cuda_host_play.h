@@ -238,7 +238,7 @@ inline void DeathIn(Processes& here, const char* name, uint64_t staging = 0, uin
   auto group = Join(here, shape);
   if (multicast != 0) JoinMulticast(here, *group, shape.name, multicast);
   auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, 100, [&](cuda::LaunchPlanSpec& spec) {
-    if (multicast != 0) spec.multicast = cuda::MulticastKind::kAllReduce;
+    if (multicast != 0) spec.kernel.multicast = cuda::MulticastKind::kAllReduce;
   });
   if (staging != 0) CopyInstead(here, *group, shape.name, *plan, schedule, staging);
   here.runtime->Watch(plan);

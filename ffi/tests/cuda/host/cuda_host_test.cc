@@ -83,7 +83,7 @@ void OtherOrderBy(Processes& here, const char* name, const std::vector<int>& dom
     plans.push_back(PlanOf(here, group, shape, schedule, DType::kInt32, kElements, [&](cuda::LaunchPlanSpec& spec) {
       spec.what = what;
       spec.call = 0x10001 * static_cast<uint32_t>(plans.size() + 1);
-      spec.fused = fused;
+      spec.kernel.fused = fused;
       spec.trap = false;
     }));
     here.runtime->Watch(plans.back());
@@ -142,7 +142,7 @@ void TooLongForAStage(Processes& here) {
     std::string why;
     try {
       PlanOf(here, group, shape, schedule, DType::kInt32, elements,
-             [](cuda::LaunchPlanSpec& spec) { spec.fused = cuda::Fused::kAllReduceOneShot; });
+             [](cuda::LaunchPlanSpec& spec) { spec.kernel.fused = cuda::Fused::kAllReduceOneShot; });
     } catch (const std::invalid_argument& error) {
       why = error.what();
     }
