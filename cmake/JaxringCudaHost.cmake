@@ -1,5 +1,5 @@
-# The host half of the CUDA engine. It needs no CUDA toolkit: only the sources of host/gpu/cuda do, which are linked with the
-# kernels into _native_cuda. The tests use the fake GPU instead.
+# The host half of the CUDA engine. It needs no CUDA toolkit: only the sources of host/gpu/cuda do, which are linked with
+# the kernels into _native_cuda. The tests use the fake GPU instead.
 file(GLOB_RECURSE cuda_host_sources CONFIGURE_DEPENDS ffi/cuda/host/*.cc)
 list(FILTER cuda_host_sources EXCLUDE REGEX "/host/gpu/")
 add_library(jaxring_cuda_host STATIC EXCLUDE_FROM_ALL ${cuda_host_sources})
@@ -27,7 +27,8 @@ function(jaxring_add_cuda_module ffi_include)
             PATHS "${bin}/../include" "${bin}/../targets/x86_64-linux/include" "$ENV{CUDA_HOME}/include"
                   /usr/local/cuda/include)
   mark_as_advanced(JAXRING_CUDA_INCLUDE)
-  jaxring_add_cuda_library(jaxring_cuda_small ffi/cuda/host/gpu/cuda/empty_kernel.cu ffi/cuda/experimental/copy_barrier.cu)
+  jaxring_add_cuda_library(jaxring_cuda_small ffi/cuda/host/gpu/cuda/empty_kernel.cu
+                           ffi/cuda/experimental/copy_barrier.cu)
   file(GLOB gpu CONFIGURE_DEPENDS ffi/cuda/host/gpu/cuda/*.cc)
   add_library(jaxring_cuda_gpu STATIC EXCLUDE_FROM_ALL ${gpu})
   target_include_directories(jaxring_cuda_gpu SYSTEM PUBLIC "${JAXRING_CUDA_INCLUDE}")

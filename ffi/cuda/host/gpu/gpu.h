@@ -1,9 +1,9 @@
-// The interface between the host half of the CUDA engine and the GPUs, in parts of one idea each. gpu/cuda/ makes it
-// of parts that use the CUDA runtime and driver. cuda/sim/fake/gpu_fake.cc makes it without a GPU: device memory is
-// shared memory, and kernels run on the SIMT shim.
+// The interface between the host half of the CUDA engine and the GPUs, in parts of one idea each. gpu/cuda/ implements
+// the parts by the CUDA runtime and driver. cuda/sim/fake/ implements them without a GPU: device memory is shared
+// memory, and kernels run on the SIMT shim.
 //
-// Every function throws GpuError. A thread that captures a graph may only call kernels' functions and CopyAsync,
-// ClearAsync, Record, Follow and Capturing of streams: see Service.
+// Every function throws GpuError. A thread that captures a graph may only call GpuKernels; CopyAsync, ClearAsync,
+// Record, Follow and Capturing of GpuStreams; and Find and Reaches of GpuMemory: see Service.
 #pragma once
 
 #include "cuda/host/gpu/gpu_devices.h"

@@ -1,4 +1,4 @@
-// GPU memory between the processes of a host.
+// GPU memory that processes of one host share.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ struct IpcHandle {
   std::array<char, 64> bytes;
 };
 
-// Allocation::sharing says which way an allocation has.
+// Allocation::sharing says which of the two ways an allocation can be shared by.
 class GpuSharing {
  public:
   virtual ~GpuSharing() = default;

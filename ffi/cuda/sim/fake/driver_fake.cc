@@ -14,6 +14,9 @@ std::atomic<bool> hold_allocations{false};
 std::atomic<int> held_allocations{0};
 std::atomic<uint32_t> prepared{0};  // a bit for each device
 
+// Takes the driver for a moment.
+void EnterDriver() { std::lock_guard lock(driver); }
+
 }  // namespace
 
 std::unique_lock<std::mutex> HoldDriver() { return std::unique_lock(driver); }
@@ -21,11 +24,11 @@ std::unique_lock<std::mutex> HoldDriver() { return std::unique_lock(driver); }
 void SetCapturing(bool capturing) { this_thread_captures = capturing; }
 
 void CheckNotCapturing() {
-  HoldDriver();
+  EnterDriver();
   if (this_thread_captures) throw GpuError("operation not permitted when stream is capturing");
 }
 
-void AwaitAllocations() {
+void WaitWhileAllocationsAreHeld() {
   ++held_allocations;
   hold_allocations.wait(true);
   --held_allocations;
@@ -43,7 +46,7 @@ void MarkPrepared(int device) { prepared |= 1u << device; }
 bool AnyPrepared() { return prepared != 0; }
 
 void CheckPrepared(int device) {
-  HoldDriver();
+  EnterDriver();
   if ((prepared >> device & 1) == 0) throw GpuError("a launch on a device whose kernels were not loaded before");
 }
 

@@ -7,15 +7,15 @@ namespace jaxring::cuda::fake {
 
 // What launches, allocations and copies need for a moment, and a copy behind a stream's work to memory that is not
 // pinned as long as that lasts.
-std::unique_lock<std::mutex> HoldDriver();
+[[nodiscard]] std::unique_lock<std::mutex> HoldDriver();
 
 // Whether this thread captures: calls that CUDA may refuse there are refused.
 void SetCapturing(bool capturing);
 // Takes the driver for a moment, and throws GpuError in a thread that captures.
 void CheckNotCapturing();
 
-// Waits as HoldAllocations says.
-void AwaitAllocations();
+// Waits while HoldAllocations says so.
+void WaitWhileAllocationsAreHeld();
 
 void MarkPrepared(int device);
 bool AnyPrepared();

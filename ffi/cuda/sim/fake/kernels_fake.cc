@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "cuda/experimental/copy_barrier.h"
 #include "cuda/sim/fake/driver_fake.h"
 #include "cuda/sim/fake/gpu_fake.h"

@@ -24,7 +24,7 @@ namespace jaxring::cuda::fake {
 
 // Streams as callers of GpuStreams have them, and as the machine numbers them.
 inline int NumberOf(void* stream) { return static_cast<int>(reinterpret_cast<intptr_t>(stream)) - 1; }
-inline void* HandleOf(int number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number) + 1); }
+inline void* StreamOfNumber(int number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number) + 1); }
 
 class Machine {
  public:

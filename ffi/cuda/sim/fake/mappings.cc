@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <iterator>
+#include <string>
 
 #include "cuda/sim/fake/gpu_fake.h"
 #include "cuda/sim/fake/machine.h"
@@ -17,14 +18,14 @@ Mappings& Mappings::Get() {
 }
 
 char* Mappings::Allocate(int device, uint64_t bytes, Sharing sharing, bool own_device_only, char* at) {
-  const int file = memfd_create("jaxring-fake-gpu", MFD_CLOEXEC);
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) throw GpuError("out of memory");
+  const int fd = memfd_create("jaxring-fake-gpu", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw GpuError("out of memory");
   const int flags = at == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED;
-  void* mapped = mmap(at, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
+  void* mapped = mmap(at, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (mapped == MAP_FAILED) throw GpuError("out of memory");
   auto* memory = static_cast<char*>(mapped);
   std::lock_guard lock(mutex_);
-  own_[memory] = {{memory, bytes, ++last_id_, device, sharing}, file, own_device_only};
+  own_[memory] = {{memory, bytes, ++last_id_, device, sharing}, fd, own_device_only};
   return memory;
 }
 
@@ -33,7 +34,7 @@ void Mappings::Free(char* memory) {
   auto it = own_.find(memory);
   if (it == own_.end()) throw GpuError("free of what was not allocated");
   munmap(memory, it->second.allocation.bytes);
-  close(it->second.file);
+  close(it->second.fd);
   own_.erase(it);
 }
 
@@ -57,31 +58,31 @@ void Mappings::Grant(int device, const Allocation& allocation) {
   granted_.insert({allocation.base, device});
 }
 
-int Mappings::FileLocked(const Allocation& allocation) {
+int Mappings::DescriptorLocked(const Allocation& allocation, const char* call) {
   const auto found = own_.find(allocation.base);
   if (found == own_.end() || found->second.allocation.id != allocation.id) {
-    throw GpuError("cuMemRetainAllocationHandle: invalid argument (1)");
+    throw GpuError(std::string(call) + ": invalid argument (1)");
   }
-  return found->second.file;
+  return found->second.fd;
 }
 
-int Mappings::File(const Allocation& allocation) {
+int Mappings::Descriptor(const Allocation& allocation, const char* call) {
   std::lock_guard lock(mutex_);
-  return FileLocked(allocation);
+  return DescriptorLocked(allocation, call);
 }
 
-int Mappings::OpenFile(const Allocation& allocation) {
+int Mappings::DuplicateDescriptor(const Allocation& allocation, const char* call) {
   std::lock_guard lock(mutex_);
-  return fcntl(FileLocked(allocation), F_DUPFD_CLOEXEC, 0);
+  return fcntl(DescriptorLocked(allocation, call), F_DUPFD_CLOEXEC, 0);
 }
 
-char* Mappings::Map(int file, uint64_t bytes) {
+char* Mappings::Map(int fd, uint64_t bytes) {
   if (options().map_behind_kernels) Machine::Get().AwaitNoKernel();
   // Kernels learn by way of the peer's process that it is mapped, which ThreadSanitizer does not see.
   void* memory;
   {
     simt::Unseen unseen;
-    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   }
   if (memory == MAP_FAILED) throw GpuError("cannot map a peer's memory");
   std::lock_guard lock(mutex_);

@@ -25,23 +25,24 @@ class Mappings {
   Allocation Find(const void* pointer);
   bool Reaches(int device, const Allocation& allocation);
   void Grant(int device, const Allocation& allocation);
-  // The allocation's file, which stays open until it is freed. Throws GpuError if it was.
-  int File(const Allocation& allocation);
-  // The same opened once more; the caller closes it.
-  int OpenFile(const Allocation& allocation);
+  // The file descriptor of the allocation, which is open until it is freed. If it was freed, throws GpuError, which
+  // says that `call` has failed.
+  int Descriptor(const Allocation& allocation, const char* call);
+  // A duplicate, which the caller closes.
+  int DuplicateDescriptor(const Allocation& allocation, const char* call);
 
   // Maps another process's allocation.
-  char* Map(int file, uint64_t bytes);
+  char* Map(int fd, uint64_t bytes);
   // Whether the pointer is into another process's allocation.
   bool Foreign(const void* pointer);
 
  private:
   struct Own {
     Allocation allocation;
-    int file;
+    int fd;
     bool own_device_only;
   };
-  int FileLocked(const Allocation& allocation);
+  int DescriptorLocked(const Allocation& allocation, const char* call);
 
   std::mutex mutex_;
   std::map<const char*, Own> own_;

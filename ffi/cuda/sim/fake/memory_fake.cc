@@ -13,7 +13,7 @@ namespace {
 
 char* AllocateAs(int device, uint64_t bytes, Sharing sharing, bool own_device_only = false, char* at = nullptr) {
   CheckNotCapturing();
-  AwaitAllocations();
+  WaitWhileAllocationsAreHeld();
   return Mappings::Get().Allocate(device, bytes, sharing, own_device_only, at);
 }
 

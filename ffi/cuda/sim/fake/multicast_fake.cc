@@ -66,7 +66,7 @@ class FakeMulticastObject final : public MulticastObject {
     if (Added() != page_->devices) throw GpuError("cuMulticastBindMem: not all devices were added");
     if ((page_->added.load() >> device & 1) == 0) throw GpuError("cuMulticastBindMem: the device was not added");
     char* memory = FakeMemory().AllocateShared(device, bytes());
-    own_[device] = {memory, Mappings::Get().OpenFile(Mappings::Get().Find(memory))};
+    own_[device] = {memory, Mappings::Get().DuplicateDescriptor(Mappings::Get().Find(memory), "cuMulticastBindMem")};
     page_->replicas[device].fd = own_[device].second;
     page_->replicas[device].pid = getpid();
     return own_[device].first;
@@ -102,7 +102,7 @@ class FakeMulticastObject final : public MulticastObject {
   std::vector<char*> mapped_;
 };
 
-class Multicasts final : public GpuMulticast {
+class MulticastObjects final : public GpuMulticast {
  public:
   bool Supported(int) override { return !options().no_multicast; }
   std::unique_ptr<MulticastObject> New(int, int devices, uint64_t bytes) override {
@@ -124,7 +124,7 @@ class Multicasts final : public GpuMulticast {
 }  // namespace
 
 GpuMulticast& FakeMulticast() {
-  static auto* multicast = new Multicasts;
+  static auto* multicast = new MulticastObjects;
   return *multicast;
 }
 

@@ -1,4 +1,4 @@
-// Memory of the fake GPU between processes, and for NICs.
+// Memory of the fake GPU that processes of one host share.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ class SharedMemory final : public GpuSharing {
     if (allocation.sharing != Sharing::kHandle || options().no_ipc)
       throw GpuError("cudaIpcGetMemHandle: invalid argument (1)");
     IpcHandle handle{};
-    const Handle contents{getpid(), Mappings::Get().File(allocation), allocation.bytes};
+    const Handle contents{getpid(), Mappings::Get().Descriptor(allocation, "cudaIpcGetMemHandle"), allocation.bytes};
     std::memcpy(handle.bytes.data(), &contents, sizeof contents);
     return handle;
   }
@@ -45,7 +45,9 @@ class SharedMemory final : public GpuSharing {
     close(fd);
     return memory;
   }
-  int ExportDescriptor(const Allocation& allocation) override { return Mappings::Get().OpenFile(allocation); }
+  int ExportDescriptor(const Allocation& allocation) override {
+    return Mappings::Get().DuplicateDescriptor(allocation, "cuMemRetainAllocationHandle");
+  }
   char* ImportDescriptor(int, int descriptor, uint64_t bytes) override {
     CheckNotCapturing();
     if (options().no_import) throw GpuError("cuMemImportFromShareableHandle: not supported (801)");
@@ -54,27 +56,11 @@ class SharedMemory final : public GpuSharing {
   }
 };
 
-class Direct final : public GpuDirect {
- public:
-  std::string WhyNot(int) override { return options().no_direct ? "the driver reports no GPUDirect RDMA" : ""; }
-  char* Allocate(int device, uint64_t bytes) override { return FakeMemory().Allocate(device, bytes); }
-  // What no NIC's driver takes for a dma-buf, so that the memory is registered by its address.
-  int ExportDmaBuf(int, char* memory, uint64_t) override {
-    return Mappings::Get().OpenFile(Mappings::Get().Find(memory));
-  }
-  void Flush(int) override {}
-};
-
 }  // namespace
 
 GpuSharing& FakeSharing() {
   static auto* sharing = new SharedMemory;
   return *sharing;
-}
-
-GpuDirect& FakeDirect() {
-  static auto* direct = new Direct;
-  return *direct;
 }
 
 }  // namespace jaxring::cuda::fake

@@ -36,7 +36,7 @@ void Replay(const Graph& graph) {
 
 class Streams final : public GpuStreams {
  public:
-  void* New(int) override { return HandleOf(Machine::Get().NewStream()); }
+  void* New(int) override { return StreamOfNumber(Machine::Get().NewStream()); }
   void Close(int, void* stream) override { Machine::Get().CloseStream(NumberOf(stream)); }
   void Synchronize(int, void* stream) override { Machine::Get().Synchronize(NumberOf(stream)); }
   void* NewSide(int device) override {

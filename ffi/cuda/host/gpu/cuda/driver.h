@@ -78,8 +78,9 @@ class ContextScope {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// The stream for this library's own copies, which it waits for: one a device, made at the first call, in whose context
-// the caller must be. Not the default stream, which would wait for XLA's streams.
+// The stream for this library's own copies, which it waits for: there is one for each
+// device, made at the first call. The device's context must be current. Not the default stream, which would wait for
+// XLA's streams.
 cudaStream_t CopyStream(int device);
 
 }  // namespace jaxring::cuda

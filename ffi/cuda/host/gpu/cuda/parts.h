@@ -13,7 +13,7 @@ GpuMulticast& CudaMulticast();
 GpuStreams& CudaStreams();
 GpuKernels& CudaKernels();
 
-// Loads all kernels that CudaKernels launches into the current context.
+// Loads the kernels of all collectives and messages into the current context. LaunchEmpty's are not among them.
 void LoadAllKernels();
 
 }  // namespace jaxring::cuda
