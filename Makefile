@@ -58,7 +58,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test seeds counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images package-cuda cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
+.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions pytest-newer newest native-test seeds counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images package-cuda cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -133,8 +133,16 @@ ONCE_OF_A_FILE := random/test_random.py::test_an_abort_of_ours_has_failed \
   runtime/programs/test_programs.py::test_a_process_ends user/test_types.py::test_mypy \
   user/test_types.py::test_pyright
 
-pytest-versions: PYTEST_MARKS = -m "not slow" $(ONCE:%=--ignore=tests/%) $(ONCE_OF_A_FILE:%=--deselect=tests/%)
+pytest-versions pytest-newer: PYTEST_MARKS = -m "not slow" $(ONCE:%=--ignore=tests/%) $(ONCE_OF_A_FILE:%=--deselect=tests/%)
 pytest-versions: $(BUILT) ## the quicker Python tests of what depends on the versions of Python and jax
+	$(SAY) "$(VERSIONS)"
+	@$(PYTEST)
+
+# The module is built against the oldest jaxlib, so it serves a newer one in the same environment. That has another jax
+# than its name says from then on, so the next `make` makes it anew.
+pytest-newer: $(BUILT) ## the same with jax NEWER in the environment that JAX has
+	@rm -f $(ENVIRONMENT)
+	@python -m pip install -q jax==$(NEWER) jaxlib==$(NEWER)
 	$(SAY) "$(VERSIONS)"
 	@$(PYTEST)
 

@@ -275,7 +275,7 @@ def _gpu_barrier(o: Mapping[str, str]) -> Program:
 _BARRIER = "cuda/device/epoch_barrier.h"
 GPU_BARRIER = Protocol(
     {
-        "fence after begun": Access(_BARRIER, "if (!args.trap) FenceAll();", SEQ_CST),
+        "fence after begun": Access(_BARRIER, "if (!args.failure.trap) FenceAll();", SEQ_CST),
         "end set": Access(_BARRIER, "StoreRelease(&Theirs(lane, m).end,", RELEASE),
         "fence after the mark": Access(_BARRIER, "if (failed) FenceAll();", SEQ_CST),
         "end seen": Access(_BARRIER, "LoadAcquire(&barrier.end) < lane.epoch", ACQUIRE),

@@ -117,9 +117,10 @@ def test_ci_runs_all_cases_on_the_newest_pair_and_compiled_programs_on_the_first
 
 def test_ci_traces_and_compiles_with_the_newest_jax_on_the_python_before_too(tmp_path):
     python, newest = PAIRS[1][0], PAIRS[-1][1]
-    calls = [each for each in made(PAIRS[0], tmp_path) if f"VENV=.venv-{python}-newest JAX={newest}" in each]
-    (call,) = (each for each in calls if each.startswith("make pytest-versions PYTHON="))
-    assert any(each.startswith("make module ") for each in calls), "beside the tests before"
+    calls = [each for each in made(PAIRS[0], tmp_path) if f"VENV=.venv-{python} " in each]
+    (call,) = (each for each in calls if each.startswith("make pytest-newer PYTHON="))
+    assert f" NEWER={newest} " in call
+    assert call == calls[-1], "the environment has another jax afterwards"
     assert _run(call) == {"tests/tracing", "tests/dropin/whole_program"}
 
 
