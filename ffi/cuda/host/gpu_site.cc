@@ -122,9 +122,9 @@ jaxring::Status Site::Run(int device, const void* partition, const void* in, voi
     }
     plan = group.plan;
   }
-  const jaxring::Status status =
-      on_side_stream ? RunOnSideStream(*plan, rank, device, in, out, in_bytes, out_bytes, stream, epilogue)
-                     : plan->Launch(rank, in, out, in_bytes, out_bytes, stream, vectors, epilogue);
+  jaxring::Status status = on_side_stream
+                               ? RunOnSideStream(*plan, rank, device, in, out, in_bytes, out_bytes, stream, epilogue)
+                               : plan->Launch(rank, in, out, in_bytes, out_bytes, stream, vectors, epilogue);
   // The plan knows that its communicator is broken, not why.
   if (!status.ok() && runtime_->Ended()) return jaxring::Status::Error(Code::kAborted, status.message);
   return status;
