@@ -23,7 +23,7 @@ KEPT = 8 * WINDOW
 # In this share of them a process has to be late, by this share of the time between two executions, at least so long,
 # and longer than the clocks may differ. Of the time for which the latest one is waited for a smaller share is enough:
 # it would otherwise hide all others.
-_SHARE, _OF_PERIOD, _OF_WAITS, _LEAST_NS, _ERRORS = 0.75, 0.1, 0.05, 1_000_000, 4
+_SHARE, _OF_PERIOD, _OF_WAITS, _LEAST_NS, _ERRORS = 0.75, 0.1, 0.01, 1_000_000, 4
 # The cause is what explains this share of the time by which a process is late. Time without a CPU has to exceed that of
 # the others so many times.
 _EXPLAINED, _MORE_DELAYED = 0.5, 1.5

@@ -148,3 +148,17 @@ def test_one_that_is_very_late_names_nobody_else():
     for seed in range(50):
         found = find(executions(20, {"process 1": 900 * MS}, noise=60 * MS, seed=seed, period=1000 * MS), samples())
         assert [each.process for each in found] == ["process 1"]
+
+
+def test_one_is_named_whose_lateness_another_one_hides_in_part():
+    """Measured, in ms: what a process without a CPU still has to send lets an operation end at different times, so that
+    one whose input takes 150 ms holds up half of the others by less in some executions."""
+    by = [145, 67, 148, 121, 146, 142, 92, 65, 112, 154, 138, 150, 152, 149, 146, 85, 152, 147, 133]
+    made = [
+        Execution(
+            each.call, {**each.arrivals, "process 3": Arrival(each.arrivals["process 0"].launched + ms * MS, 180 * MS)}
+        )
+        for each, ms in zip(executions(19, {"process 1": 940 * MS}, period=1620 * MS), by, strict=True)
+    ]
+    found = find(made, samples(delayed={"process 1": 6.0}, until=31_000 * MS))
+    assert [(each.process, each.cause) for each in found] == [("process 1", "compute"), ("process 3", "input")]
