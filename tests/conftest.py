@@ -4,6 +4,7 @@ import collections
 import itertools
 import os
 import signal
+import zlib
 
 from tests import ROOT
 from tests.compiling import QUICK
@@ -60,6 +61,7 @@ def pytest_addoption(parser):
         action="store_true",
         help=f"count a skipped test as failed, unless it is marked with one of: {', '.join(MAY_SKIP)}",
     )
+    parser.addoption("--slow-share", metavar="K/N", help="of the slow tests, the K-th of N parts only, K from 0")
 
 
 def pytest_generate_tests(metafunc):
@@ -76,6 +78,22 @@ def pytest_generate_tests(metafunc):
         for each, size in enumerate(sizes):
             found = len({case[each] for case in taken})
             assert found == min(size, len(taken)), f"{test}: sampled({step}) has {found} of a parameter's {size} values"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out the slow tests that are not in the share: which share a test is in is decided by its name."""
+    share = config.getoption("--slow-share")
+    if share is None:
+        return
+    part, parts = map(int, share.split("/"))
+    others = [
+        item
+        for item in items
+        if item.get_closest_marker("slow") and zlib.crc32(item.nodeid.encode()) % parts != part % parts
+    ]
+    config.hook.pytest_deselected(items=others)
+    out = set(others)
+    items[:] = [item for item in items if item not in out]
 
 
 def pytest_itemcollected(item):

@@ -35,6 +35,8 @@ test-ptx: $(BUILT) $(SCHEDULES) ## the shim's tests of the kernels, as nvcc comp
 	@rm -f $(BUILD)/ptx/played
 	@$(PTX_SHARE) ctest -j $(JOBS) -L ptx --test-dir $(BUILD) --output-on-failure --no-tests=error
 	@python -m tools.ptx.check $(BUILD) --jobs $(JOBS)
+
+test-ptx-races: ## after test-ptx, some of these tests under ThreadSanitizer
 	$(SAY) "the kernels' PTX on the shim, thread sanitizer"
 	@$(call configure_sanitized,tsan,thread) -DJAXRING_PTX=ON \
 	  -DJAXRING_PTX_KERNELS="$(abspath $(BUILD))/libjaxring_cuda_translated.a" >/dev/null
@@ -45,7 +47,7 @@ test-ptx: $(BUILT) $(SCHEDULES) ## the shim's tests of the kernels, as nvcc comp
 
 test-ptx-all: PTX_SHARE =
 test-ptx-all: PTX_RACES =
-test-ptx-all: test-ptx ## the same with all cases, and all tests under ThreadSanitizer
+test-ptx-all: test-ptx test-ptx-races ## the same with all cases, and all tests under ThreadSanitizer
 
 # $(call cuda,NAME,ARCHITECTURES): the kernels alone, in build/NAME. The disassembler comes as wheels where CUDA lacks it.
 define cuda

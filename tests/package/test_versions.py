@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pathlib
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 import tomllib
 
@@ -69,9 +71,12 @@ def test_the_oldest_jax_is_the_least_that_is_required():
     assert f"jax>={PAIRS[0][1]}" in PROJECT["dependencies"]
 
 
-def run(tested: tuple[str, str], folder: pathlib.Path, fails: str = "", held: str = "") -> subprocess.CompletedProcess:
-    """`.ci/run` where make's default environment has this pair, and make prints how it is called: nothing else that the
-    script needs does anything. One target of make's fails, and one goes on until it is ended."""
+def run(
+    tested: tuple[str, str], folder: pathlib.Path, fails: str = "", held: str = "", turn: int | None = None
+) -> subprocess.CompletedProcess:
+    """`.ci/run`, all of it or a turn, where make's default environment has this pair, and make prints how it is called:
+    nothing else that the script needs does anything. One target of make's fails, and one goes on until it is ended.
+    """
     script = (ROOT / ".ci" / "run").read_text()
     for name in {"nvcc", *(f"python{python}" for python, _ in PAIRS), *re.findall(r"^need (\S+)", script, re.M)}:
         folder.joinpath(name).write_text("#!/bin/sh\n")
@@ -84,13 +89,16 @@ def run(tested: tuple[str, str], folder: pathlib.Path, fails: str = "", held: st
         path.chmod(0o755)
     folder.joinpath(".ci").mkdir()
     copy = shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
-    environ = {"PATH": f"{folder}:/usr/bin:/bin", "XLA_FLAGS": "quick"}
-    return subprocess.run(["bash", copy], env=environ, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "XLA_FLAGS": "quick", "JAXRING_CI_TURN": str(turn)}
+    arguments = ["--all"] if turn is None else []
+    return subprocess.run(
+        ["bash", copy, *arguments], env=environ, stdout=subprocess.PIPE, text=True, check=False, timeout=60
+    )
 
 
-def made(tested: tuple[str, str], folder: pathlib.Path) -> list[str]:
-    """The calls of make by `.ci/run` where make's default environment has this pair."""
-    done = run(tested, folder)
+def made(tested: tuple[str, str], folder: pathlib.Path, turn: int | None = None) -> list[str]:
+    """The calls of make by `.ci/run`, all of it or a turn, where make's default environment has this pair."""
+    done = run(tested, folder, turn=turn)
     assert done.returncode == 0, done.stdout
     return [line for line in done.stdout.splitlines() if line.startswith("make ")]
 
@@ -122,6 +130,45 @@ def test_ci_traces_and_compiles_with_the_newest_jax_on_the_python_before_too(tmp
     assert f" NEWER={newest} " in call
     assert call == calls[-1], "the environment has another jax afterwards"
     assert _run(call) == {"tests/tracing", "tests/dropin/whole_program"}
+
+
+@pytest.mark.parametrize("tested", PAIRS[::2])
+def test_the_turns_of_ci_are_all_of_it_and_a_third_of_the_slow_tests_each(tested, tmp_path):
+    def comparable(call):
+        """Which share of the tests and whether lines are counted aside; a lane beside may print at any time."""
+        return " ".join(re.sub(r"COVERAGE=\w+ |--slow-share \S+ ", "", call).split())
+
+    folders = iter(tmp_path / str(i) for i in range(4))
+
+    def calls(turn=None):
+        folder = next(folders)
+        folder.mkdir()
+        return [each.replace(str(folder), "") for each in made(tested, folder, turn)]
+
+    whole, turns = calls(), [calls(turn) for turn in range(3)]
+    assert not [call for call in whole if "--slow-share" in call]
+    assert {comparable(call) for turn in turns for call in turn} == {comparable(call) for call in whole}
+    for turn, of_it in enumerate(turns):
+        slow = [call for call in of_it if "slow and not repeated" in call or "-m 'slow" in call or "or sampled" in call]
+        assert slow
+        assert all(f" --slow-share {turn}/3 " in call for call in slow)
+        assert len(of_it) < len(whole)
+
+
+def test_each_slow_test_is_in_one_share():
+    def collected(*arguments):
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:benchmark", *arguments]
+        done = subprocess.run(
+            [*command, "tests/plan"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=100
+        )
+        return [line for line in done.stdout.splitlines() if "::" in line]
+
+    shares = [collected("-m", "slow", "--slow-share", f"{k}/3") for k in range(3)]
+    assert sorted(itertools.chain(*shares)) == sorted(collected("-m", "slow"))
+    assert all(shares)
+    quick = collected("-m", "not slow")
+    assert quick
+    assert collected("-m", "not slow", "--slow-share", "0/3") == quick
 
 
 def _compiled(calls: list[str]) -> list[str]:
