@@ -24,6 +24,7 @@ IMAGES ?= cpu cuda
 FUZZ_SECONDS ?= 600
 UNITY ?= ON
 COVERAGE ?= OFF
+TIDY ?= library tests
 CXX ?= g++
 
 SHELL := bash
@@ -58,7 +59,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions pytest-newer newest native-test seeds counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images package-cuda cuda cuda-all test-ptx test-ptx-races test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
+.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy tidy-library tidy-tests format types pytest pytest-versions pytest-newer newest native-test seeds counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images package-cuda cuda cuda-all test-ptx test-ptx-races test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -86,14 +87,20 @@ lint: $(ENVIRONMENT) ## ruff, clang-format and spelling, without changing files
 	@if [ -n "$(CXX_FILES)" ]; then clang-format --dry-run -Werror $(CXX_FILES); fi
 	@codespell $$(git ls-files -co --exclude-standard -- '*.py' '*.pyi' '*.h' '*.cc' '*.cu' '*.md' '*.sh' '*.toml' '*.yml' '*.yaml' '*.mk' Makefile)
 
-tidy: $(ENVIRONMENT) ## clang-tidy on the C++ code, with the checks of .clang-tidy
-	$(SAY) "clang-tidy"
+# What clang-tidy reads: files, and units of several files. Two tests for the RDMA guest include a header that make
+# test-rdma installs: they are left out where it is missing.
+UNITS := build/tidy/CMakeFiles
+TIDY_library := ffi/(?!tests/)|$(UNITS)/(jaxring_(?!test_)|_native).*/Unity/
+TIDY_tests := ffi/tests/$(if $(wildcard /usr/include/rdma/rdma_cma.h),,(?!transport/rdma/(verbs_abi_layout|write_source)\.))|$(UNITS)/jaxring_test_.*/Unity/
+
+tidy: $(TIDY:%=tidy-%) ## clang-tidy on the C++ code, with the checks of .clang-tidy (TIDY="library tests", or one of them)
+
+tidy-library tidy-tests: tidy-%: $(ENVIRONMENT)
+	$(SAY) "clang-tidy: $*"
 	@headers=$$(python tools/ffi_headers.py $(VENV)/headers); \
 	cmake -S . -B build/tidy -G Ninja -DPython_EXECUTABLE="$(abspath $(BIN))/python" -DJAXRING_BUILD_TESTS=ON \
 	  -DJAXRING_UNITY=$(UNITY) -DJAXRING_CUDA=OFF -DJAXRING_FFI_INCLUDE="$$headers" --log-level=WARNING >/dev/null
-	@# Two tests for the RDMA guest include a header that make test-rdma installs: they are left out where it is missing.
-	@run-clang-tidy.py -p build/tidy -j $(JOBS) -quiet -hide-progress \
-	  '$(CURDIR)/(ffi/$(if $(wildcard /usr/include/rdma/rdma_cma.h),,(?!tests/transport/rdma/(verbs_abi_layout|write_source)\.))|build/tidy/CMakeFiles/(jaxring|_native).*/Unity/)'
+	@run-clang-tidy.py -p build/tidy -j $(JOBS) -quiet -hide-progress '$(CURDIR)/($(TIDY_$*))'
 
 format: $(ENVIRONMENT) ## rewrite all sources in the project's format, and the tables of docs/settings.md and docs/reference/
 	@python tools/settings_page.py
