@@ -26,37 +26,39 @@ std::shared_ptr<Plan> Read(fuzz::Input* input) {
   auto plan = std::make_shared<Plan>();
   const int ranks = 1 + input->Number<uint8_t>() % 3;
   const int dtype = input->Number<uint8_t>() % kDTypeCount, op = input->Number<int8_t>() % kReduceOpCount;
-  plan->dtype = static_cast<DType>(dtype);
-  plan->element_bytes = plan->partial_bytes = ElementBytes(plan->dtype);
-  if (op >= 0) plan->kernels = FindKernels(plan->dtype, static_cast<ReduceOp>(op));
-  if (plan->kernels != nullptr) plan->partial_bytes = plan->kernels->accumulator_bytes;
+  plan->data.dtype = static_cast<DType>(dtype);
+  plan->data.element_bytes = plan->data.partial_bytes = ElementBytes(plan->data.dtype);
+  if (op >= 0) plan->data.kernels = FindKernels(plan->data.dtype, static_cast<ReduceOp>(op));
+  if (plan->data.kernels != nullptr) plan->data.partial_bytes = plan->data.kernels->accumulator_bytes;
   // Python sets the divisor for floats only.
-  const bool floats = plan->dtype >= DType::kF8E4M3FN;
-  plan->divisor = floats ? input->Number<uint8_t>() % 4 : 0;
+  const bool floats = plan->data.dtype >= DType::kF8E4M3FN;
+  plan->data.divisor = floats ? input->Number<uint8_t>() % 4 : 0;
   plan->protocol = static_cast<Protocol>(input->Number<uint8_t>() % 4);
-  plan->in_blocks = input->Number<int8_t>();
-  plan->out_blocks = input->Number<int8_t>();
-  plan->pieces = input->Number<int8_t>();
-  plan->scratch_chunks = input->Number<int8_t>();
-  plan->nlanes = 1 + input->Number<uint8_t>() % 3;
+  plan->shape.in_blocks = input->Number<int8_t>();
+  plan->shape.out_blocks = input->Number<int8_t>();
+  plan->shape.pieces = input->Number<int8_t>();
+  plan->shape.scratch_chunks = input->Number<int8_t>();
+  plan->shape.nlanes = 1 + input->Number<uint8_t>() % 3;
   plan->channels = 1 + input->Number<uint8_t>() % 2;
-  plan->block_elements = input->Number<uint16_t>() % 2048;
-  plan->tile_elements = input->Number<uint16_t>();
+  plan->shape.block_elements = input->Number<uint16_t>() % 2048;
+  plan->shape.tile_elements = input->Number<uint16_t>();
   const int elsewhere = input->Number<uint8_t>();
-  for (int r = 0; r < ranks; ++r) plan->ranks.push_back({r > 0 && elsewhere % 4 == 3 ? 1 : 0, r, std::to_string(r)});
+  for (int r = 0; r < ranks; ++r)
+    plan->group.ranks.push_back({r > 0 && elsewhere % 4 == 3 ? 1 : 0, r, std::to_string(r)});
   for (int r = 0; r < ranks; ++r) {
-    if (plan->ranks[r].process != 0) continue;
-    const std::string_view lanes = input->Bytes(sizeof(uint32_t) * (plan->nlanes + 1));
+    if (plan->group.ranks[r].process != 0) continue;
+    const std::string_view lanes = input->Bytes(sizeof(uint32_t) * (plan->shape.nlanes + 1));
     const std::string_view peers = Table(input, sizeof(int32_t), 12);
-    RankTable table = ReadTable(r, Table(input, sizeof(Step), 12), lanes, peers, plan->nlanes);
+    RankTable table = ReadTable(r, Table(input, sizeof(Step), 12), lanes, peers, plan->shape.nlanes);
     table.NumberFlows();
-    plan->locals.push_back(std::move(table));
+    plan->group.locals.push_back(std::move(table));
   }
   const std::vector<std::string> functions[] = {{}, {"scale", "cast"}, {"clip", "sgd"}, {"momentum"}, {"adam"}};
   const size_t further[] = {0, 0, 1, 2, 3};
-  if (const size_t which = input->Number<uint8_t>() % 5; which != 0 && plan->kernels != nullptr) {
+  if (const size_t which = input->Number<uint8_t>() % 5; which != 0 && plan->data.kernels != nullptr) {
     const auto result = static_cast<DType>(input->Number<uint8_t>() % kDTypeCount);
-    plan->epilogue = MakeEpilogue(functions[which], plan->dtype, result, std::vector<DType>(further[which], result));
+    plan->epilogue =
+        MakeEpilogue(functions[which], plan->data.dtype, result, std::vector<DType>(further[which], result));
   }
   CheckPlan(*plan, kSlot);
   plan->Seal();
@@ -78,12 +80,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   if (plan->in_bytes() > kMostBytes || plan->out_bytes() > kMostBytes ||
-      plan->scratch_chunks * plan->tile_elements * plan->partial_bytes > kMostBytes) {
+      plan->shape.scratch_chunks * plan->shape.tile_elements * plan->data.partial_bytes > kMostBytes) {
     return 0;
   }
   std::vector<std::unique_ptr<char[]>> buffers;
   std::vector<Participant> participants;
-  for (const RankTable& table : plan->locals) {
+  for (const RankTable& table : plan->group.locals) {
     buffers.push_back(std::make_unique<char[]>(plan->in_bytes()));
     buffers.push_back(std::make_unique<char[]>(plan->out_bytes()));
     Participant& participant = participants.emplace_back();
@@ -98,7 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     };
     participant.epilogue->parameters = buffer(plan->epilogue->parameter_bytes());
     for (const PlanEpilogue::Further& each : plan->epilogue->further) {
-      const size_t bytes = plan->out_blocks * plan->block_elements * each.kernels->element_bytes;
+      const size_t bytes = plan->shape.out_blocks * plan->shape.block_elements * each.kernels->element_bytes;
       participant.epilogue->further.push_back(buffer(bytes));
       if (each.state < 0) continue;
       // Some are updated where they lie, as XLA has it for donated ones.

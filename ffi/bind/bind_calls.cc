@@ -97,12 +97,13 @@ void ExecuteOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operand
   for (nanobind::handle each : operands) in.push_back(std::make_unique<HeldBuffer>(each, false));
   for (nanobind::handle each : results) out.push_back(std::make_unique<HeldBuffer>(each, true));
   if (plan->epilogue != nullptr) throw std::invalid_argument("a plan with an epilogue cannot be played by itself");
-  const size_t ranks = plan->locals.size();
+  const size_t ranks = plan->group.locals.size();
   const bool ragged = blocks.size() > 0;
   bool fits = plan->alone() && in.size() == ranks && out.size() == ranks && (!ragged || blocks.size() == ranks);
   // A ragged plan's chunks are its blocks.
   const int each_way = static_cast<int>(ranks);
-  if (ragged) fits = fits && plan->pieces == 1 && plan->in_blocks == each_way && plan->out_blocks == each_way;
+  if (ragged)
+    fits = fits && plan->shape.pieces == 1 && plan->shape.in_blocks == each_way && plan->shape.out_blocks == each_way;
   for (size_t i = 0; fits && !ragged && i < ranks; ++i) {
     fits = in[i]->bytes() == plan->in_bytes() && out[i]->bytes() == plan->out_bytes();
   }
@@ -110,11 +111,11 @@ void ExecuteOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operand
   std::vector<Ended> ended(ranks);
   std::vector<Participant> participants(ranks);
   for (size_t i = 0; i < ranks; ++i) {
-    participants[i].rank = plan->locals[i].rank;
+    participants[i].rank = plan->group.locals[i].rank;
     participants[i].in = in[i]->data();
     participants[i].out = out[i]->data();
     if (ragged) {
-      const uint64_t element = plan->element_bytes;
+      const uint64_t element = plan->data.element_bytes;
       participants[i].extents = RaggedExtents(blocks[i], ranks, in[i]->bytes() / element, out[i]->bytes() / element);
     }
     participants[i].done = [&ended, i](const Status& status) { ended[i].Set(status); };

@@ -30,44 +30,46 @@ struct PlanBuilder {
 
   void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements, bool exact) {
     if (dtype < 0 || dtype >= kDTypeCount || op >= kReduceOpCount) throw std::invalid_argument("no such dtype or op");
-    plan->dtype = static_cast<DType>(dtype);
-    plan->element_bytes = plan->partial_bytes = ElementBytes(plan->dtype);
-    plan->divisor = divisor;
-    plan->block_elements = block_elements;
+    plan->data.dtype = static_cast<DType>(dtype);
+    plan->data.element_bytes = plan->data.partial_bytes = ElementBytes(plan->data.dtype);
+    plan->data.divisor = divisor;
+    plan->shape.block_elements = block_elements;
     if (op < 0) return;
-    plan->kernels = FindKernels(plan->dtype, static_cast<ReduceOp>(op));
-    if (plan->kernels == nullptr) throw std::invalid_argument("the reduction is not defined for the dtype");
-    plan->partial_bytes = plan->kernels->accumulator_bytes;
+    plan->data.kernels = FindKernels(plan->data.dtype, static_cast<ReduceOp>(op));
+    if (plan->data.kernels == nullptr) throw std::invalid_argument("the reduction is not defined for the dtype");
+    plan->data.partial_bytes = plan->data.kernels->accumulator_bytes;
     // The order of other reductions does not matter, or they are no sums.
-    plan->exact = exact && plan->kernels->sum_exactly != nullptr;
+    plan->data.exact = exact && plan->data.kernels->sum_exactly != nullptr;
   }
   // After SetData.
   void SetEpilogue(const std::vector<std::string>& functions, int result, const std::vector<int>& further) {
-    if (plan->kernels == nullptr) throw std::invalid_argument("only a reduction has an epilogue");
-    plan->epilogue = EpilogueFromNumbers(functions, plan->dtype, result, further);
+    if (plan->data.kernels == nullptr) throw std::invalid_argument("only a reduction has an epilogue");
+    plan->epilogue = EpilogueFromNumbers(functions, plan->data.dtype, result, further);
   }
   void SetShape(int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
-    plan->in_blocks = in_blocks;
-    plan->out_blocks = out_blocks;
-    plan->pieces = pieces;
-    plan->scratch_chunks = scratch_chunks;
-    plan->nlanes = nlanes;
+    plan->shape.in_blocks = in_blocks;
+    plan->shape.out_blocks = out_blocks;
+    plan->shape.pieces = pieces;
+    plan->shape.scratch_chunks = scratch_chunks;
+    plan->shape.nlanes = nlanes;
   }
   void SetProtocol(int protocol, uint64_t tile_elements, int channels, uint64_t piece_bytes) {
     if (tile_elements == 0 || channels < 1) throw std::invalid_argument("tile_elements and channels must be positive");
     if (piece_bytes % 64 != 0 || piece_bytes == 0)
       throw std::invalid_argument("piece_bytes must be a positive multiple of 64");
     plan->protocol = static_cast<Protocol>(protocol);
-    plan->tile_elements = tile_elements;
+    plan->shape.tile_elements = tile_elements;
     plan->channels = channels;
-    plan->piece_bytes = piece_bytes;
+    plan->shape.piece_bytes = piece_bytes;
   }
-  void AddRank(int process, int device, const std::string& name) { plan->ranks.push_back({process, device, name}); }
+  void AddRank(int process, int device, const std::string& name) {
+    plan->group.ranks.push_back({process, device, name});
+  }
   void AddLocal(int rank, int caller, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers) {
-    RankTable table = TableFromBytes(rank, steps, lane_begin, peers, plan->nlanes);
+    RankTable table = TableFromBytes(rank, steps, lane_begin, peers, plan->shape.nlanes);
     table.caller = caller;
     table.NumberFlows();
-    plan->locals.push_back(std::move(table));
+    plan->group.locals.push_back(std::move(table));
   }
   std::shared_ptr<const Plan> Finish() {
     CheckPlan(*plan, Running().network().links().slot_bytes());
@@ -142,18 +144,22 @@ void BindPlans(nb::module_& m) {
             b.plan->check = check;
             b.plan->half = static_cast<Half>(half);
             b.plan->timeout_s = timeout_s;
-            b.plan->process = process;
+            b.plan->group.process = process;
             b.plan->epoch = epoch;
           },
           nb::arg("what"), nb::arg("key"), nb::arg("check"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"),
           nb::arg("epoch"))
       .def(
           "set_label",
-          [](PlanBuilder& b, const std::string& label) { b.plan->label = std::make_shared<const std::string>(label); },
+          [](PlanBuilder& b, const std::string& label) {
+            b.plan->record.label = std::make_shared<const std::string>(label);
+          },
           nb::arg("label"), "JSON that `records` returns with each operation of this plan.")
       .def(
           "set_spec",
-          [](PlanBuilder& b, const std::string& json) { b.plan->spec = std::make_shared<const std::string>(json); },
+          [](PlanBuilder& b, const std::string& json) {
+            b.plan->record.spec = std::make_shared<const std::string>(json);
+          },
           nb::arg("spec"), "JSON that is saved with the operands of an operation of this plan that fails.")
       .def(
           "play",

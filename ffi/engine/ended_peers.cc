@@ -15,9 +15,9 @@ constexpr auto kCrashGrace = std::chrono::milliseconds(100);
 constexpr auto kIdleGrace = std::chrono::seconds(2);
 
 std::string NameOf(const Plan& plan, int process) {
-  auto rank =
-      std::find_if(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlace& r) { return r.process == process; });
-  return rank == plan.ranks.end() ? "process " + std::to_string(process) : rank->name;
+  auto rank = std::find_if(plan.group.ranks.begin(), plan.group.ranks.end(),
+                           [&](const RankPlace& r) { return r.process == process; });
+  return rank == plan.group.ranks.end() ? "process " + std::to_string(process) : rank->name;
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ Status Engine::Loss(const Operation& op, int self, int peer, const LinkEnd& link
   // A process that fails and then ends reports both; the failure is the cause. OnFailure has not failed this
   // operation if it runs on its launching thread, since it is not among the active ones then.
   if (auto failure = network_->failures().Find(op.key())) return *std::move(failure);
-  PeerEnd known = network_->peers().EndOf(op.plan().ranks[peer].process);
+  PeerEnd known = network_->peers().EndOf(op.plan().group.ranks[peer].process);
   // The link's own end is the cause only if the peer reported nothing before.
   if (known.reason.empty()) {
     known.reason = link.reason;
@@ -42,7 +42,7 @@ void Engine::FailCrashed(Operation& op, const std::map<int, Crash>& crashes, Clo
     Crash crash;
   };
   std::vector<Lost> lost;
-  for (const RankPlace& rank : op.plan().ranks) {
+  for (const RankPlace& rank : op.plan().group.ranks) {
     auto it = crashes.find(rank.process);
     if (it == crashes.end() || now - it->second.seen < kCrashGrace) continue;
     if (it->second.ending == Ending::kReportedErrorIdle && now - it->second.seen < kIdleGrace &&
@@ -75,7 +75,7 @@ void Engine::FailCrashed(Operation& op, const std::map<int, Crash>& crashes, Clo
 void Engine::FailLeft(Operation& op, const std::set<int>& left) {
   if (op.failed() || op.plan().held_back()) return;
   for (const Operation::Wait& wait : op.Waits()) {
-    const int process = op.plan().ranks[wait.peer].process;
+    const int process = op.plan().group.ranks[wait.peer].process;
     if (left.count(process) == 0 || network_->links().MayBring(process)) continue;
     op.Fail(Loss(op, wait.self, wait.peer, {}));
     return;
@@ -86,7 +86,7 @@ bool Engine::MayDoWithout(Operation& op, int process) {
   if (network_->links().MayBring(process)) return true;
   const std::vector<Operation::Wait> waits = op.Waits();
   return std::none_of(waits.begin(), waits.end(),
-                      [&](const Operation::Wait& wait) { return op.plan().ranks[wait.peer].process == process; });
+                      [&](const Operation::Wait& wait) { return op.plan().group.ranks[wait.peer].process == process; });
 }
 
 void Engine::OpenLatchIfPeersLeft(ProgramLatch& latch, const std::set<int>& left) {

@@ -51,7 +51,7 @@ void Engine::Begin(std::span<Started> ops, bool help) {
   }
   // Long operations first: workers execute them while this thread polls for the others' peers.
   auto is_long = [](const Started& op) {
-    return op->plan().memory_only() && op->plan().in_bytes() * op->plan().ranks.size() > kSmallMemoryBytes;
+    return op->plan().memory_only() && op->plan().in_bytes() * op->plan().group.ranks.size() > kSmallMemoryBytes;
   };
   const size_t count = std::partition(ops.begin(), ops.end(), is_long) - ops.begin();
   const auto work = ops.first(count), small = ops.subspan(count);
@@ -84,7 +84,7 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
   const WaitPolicy& policy = workers_.waits().current();
   bool free = true;
   for (Started& op : ops) {
-    patient &= op->plan().locals.size() == 1;
+    patient &= op->plan().group.locals.size() == 1;
     free &= patient && op->participants().front().waits;
     bytes = std::max({bytes, op->plan().in_bytes(), op->plan().out_bytes()});
   }
@@ -122,7 +122,8 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       if (patient && waiting.cpu < 0) {
         longest = now + kPollAtMost;
         const Plan& plan = ops[0]->plan();
-        const auto place = placement_.Begin(plan.process, ops[0]->key(), network_->doorbell(), network_->links(), now);
+        const auto place =
+            placement_.Begin(plan.group.process, ops[0]->key(), network_->doorbell(), network_->links(), now);
         counters_.moves += place.moved;
         waiting.cpu = place.cpu;
         yielded = now;
@@ -169,7 +170,7 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     counters_.failures++;
     // A process that aborts reports itself once, not each of its operations.
     if (!op->plan().alone() && !halting_.halted()) {
-      network_->BroadcastFailure(op->key(), status, op->plan().process);
+      network_->BroadcastFailure(op->key(), status, op->plan().group.process);
     }
     network_->unexpected().Discard(op->key());
     if (op->owned_input) sites_.KeepFailure(op->plan().key, status);

@@ -155,7 +155,7 @@ void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Pla
   Collective& state = group.collectives[collective];
   // Ignores a plan that was requested before the job was rebuilt, and a second plan.
   if (plan->epoch != epoch_ || state.plan) return;
-  Identified(group, state, {plan->key, plan->half, plan->process});
+  Identified(group, state, {plan->key, plan->half, plan->group.process});
   state.plan = std::move(plan);
   state.asked = false;
   group.ready =

@@ -116,7 +116,7 @@ class Site : public std::enable_shared_from_this<Site> {
     uint64_t begun = 0;
     std::map<int, int> devices;  // rank -> device; complete once the group is ready
     // The number of ranks in this process; only once the group is ready.
-    size_t locals() const { return collectives[0].plan->locals.size(); }
+    size_t locals() const { return collectives[0].plan->group.locals.size(); }
   };
   // A rank's arrival; nullptr if it has not arrived.
   [[gnu::hot]] static Arrival* Of(Execution& execution, int rank);

@@ -12,7 +12,7 @@
 namespace jaxring {
 
 bool Site::Fits(const Plan& plan, size_t collective, Execution& execution) {
-  for (const RankTable& table : plan.locals) {
+  for (const RankTable& table : plan.group.locals) {
     const Arrival* came = Of(execution, table.site_rank());
     if (came == nullptr) {
       FailAll(execution, Status::Error(Code::kInternal, plan.what + ": the plan names a local rank that is not here"));
@@ -38,24 +38,25 @@ bool Site::Fits(const Plan& plan, size_t collective, Execution& execution) {
 }
 
 bool Site::EpilogueFits(const Plan& plan, const Participant& participant) {
-  return Fit(plan.epilogue.get(), participant.epilogue.get(), plan.out_blocks * plan.block_elements);
+  return Fit(plan.epilogue.get(), participant.epilogue.get(), plan.shape.out_blocks * plan.shape.block_elements);
 }
 
 bool Site::Buffer(const Plan& plan, Execution& execution, std::shared_ptr<std::vector<char>>* copy,
                   std::vector<Completion>* sent) {
-  const size_t bytes = plan.in_bytes() * plan.locals.size();
+  const size_t bytes = plan.in_bytes() * plan.group.locals.size();
   try {
     *copy = std::make_shared<std::vector<char>>(bytes);
   } catch (const std::bad_alloc&) {
-    const Status status = Status::Error(
-        Code::kResourceExhausted, plan.what + ": process " + std::to_string(plan.process) + " has no memory for the " +
-                                      std::to_string(bytes) + " bytes that it sends. " + kMemoryHint);
+    const Status status =
+        Status::Error(Code::kResourceExhausted, plan.what + ": process " + std::to_string(plan.group.process) +
+                                                    " has no memory for the " + std::to_string(bytes) +
+                                                    " bytes that it sends. " + kMemoryHint);
     FailAll(execution, status);
-    engine_->network().BroadcastFailure(OperationKey(plan, execution.sequence), status, plan.process);
+    engine_->network().BroadcastFailure(OperationKey(plan, execution.sequence), status, plan.group.process);
     return false;
   }
   char* to = (*copy)->data();
-  for (const RankTable& table : plan.locals) {
+  for (const RankTable& table : plan.group.locals) {
     Participant& participant = Of(execution, table.site_rank())->participant;
     if (plan.in_bytes() != 0) std::memcpy(to, participant.in, plan.in_bytes());
     participant.in = to;
@@ -74,10 +75,10 @@ std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Execut
   std::shared_ptr<std::vector<char>> copy;
   if (plan->half == Half::kSend && !Buffer(*plan, execution, &copy, sent)) return nullptr;
   std::shared_ptr<Operation> op = std::move(state.spare);
-  std::vector<Participant> fresh(op ? 0 : plan->locals.size());
+  std::vector<Participant> fresh(op ? 0 : plan->group.locals.size());
   std::vector<Participant>& participants = op ? op->participants() : fresh;
-  for (size_t i = 0; i < plan->locals.size(); ++i) {
-    Arrival& arrival = *Of(execution, plan->locals[i].site_rank());
+  for (size_t i = 0; i < plan->group.locals.size(); ++i) {
+    Arrival& arrival = *Of(execution, plan->group.locals[i].site_rank());
     Participant& participant = participants[i];
     if (group.collectives.size() == 1) {
       participant = std::move(arrival.participant);
@@ -87,7 +88,7 @@ std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Execut
       participant.out = buffers.out;
       participant.pages = buffers.pages;
     }
-    participant.rank = plan->locals[i].rank;
+    participant.rank = plan->group.locals[i].rank;
   }
   const auto deadline =
       now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
@@ -102,8 +103,8 @@ std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Execut
   op->record = engine_->recorder().Begin(*plan, key, execution.sequence, execution.begun, now);
   for (const Participant& participant : op->participants()) {
     if (participant.extents && !participant.extents->invalid.empty()) {
-      op->Fail(Status::Error(Code::kInvalidArgument, plan->what + ": " + plan->ranks[participant.rank].name + ": " +
-                                                         participant.extents->invalid));
+      op->Fail(Status::Error(Code::kInvalidArgument, plan->what + ": " + plan->group.ranks[participant.rank].name +
+                                                         ": " + participant.extents->invalid));
     }
   }
   return op;

@@ -100,8 +100,8 @@ void Site::Describe(Clock::time_point now, std::vector<Activity>* activities) {
         if (plan != nullptr) {
           activity.key = OperationKey(*plan, execution.sequence);
           activity.what = plan->what + ", execution " + std::to_string(execution.sequence) + " (" +
-                          std::to_string(execution.arrivals.size()) + " of its " + std::to_string(plan->locals.size()) +
-                          " ranks have come)";
+                          std::to_string(execution.arrivals.size()) + " of its " +
+                          std::to_string(plan->group.locals.size()) + " ranks have come)";
         } else {
           activity.what = "the planning of " + CallName(i) + WaitsFor();
         }

@@ -51,26 +51,26 @@ void RankTable::NumberFlows() {
 }
 
 void Plan::Seal() {
-  bounds.clear();
-  for (int p = 0; p <= pieces; ++p) bounds.push_back(PieceBegin(p));
-  tiles = Tiles();
+  shape.bounds.clear();
+  for (int p = 0; p <= shape.pieces; ++p) shape.bounds.push_back(PieceBegin(p));
+  shape.tiles = Tiles();
   output_bytes = result_bytes();
-  local_of_rank.assign(ranks.size(), -1);
-  for (size_t i = 0; i < locals.size(); ++i) local_of_rank.at(locals[i].rank) = static_cast<int>(i);
+  group.local_of_rank.assign(group.ranks.size(), -1);
+  for (size_t i = 0; i < group.locals.size(); ++i) group.local_of_rank.at(group.locals[i].rank) = static_cast<int>(i);
   auto empty = [this](uint8_t buffer, int32_t chunk) {
     const Buffer where = static_cast<Buffer>(buffer);
     if (where == Buffer::kNone) return true;
-    const uint64_t piece = static_cast<uint64_t>(chunk) % pieces;
+    const uint64_t piece = static_cast<uint64_t>(chunk) % shape.pieces;
     // A scratch chunk's length is not known here.
-    return where != Buffer::kScratch && bounds[piece] == bounds[piece + 1];
+    return where != Buffer::kScratch && shape.bounds[piece] == shape.bounds[piece + 1];
   };
-  sends_first = tiles == 1;
-  for (RankTable& table : locals) {
+  sends_first = shape.tiles == 1;
+  for (RankTable& table : group.locals) {
     auto any_message = [&table](uint32_t begin, uint32_t count) {
       const auto first = table.peers.begin() + begin;
       return std::any_of(first, first + count, [](int32_t peer) { return !Peer::memory(peer); });
     };
-    for (int lane = 0; lane < nlanes; ++lane) {
+    for (int lane = 0; lane < shape.nlanes; ++lane) {
       bool received = false;
       for (uint32_t i = table.lane_begin[lane]; i < table.lane_begin[lane + 1]; ++i) {
         const Step& step = table.steps[i];
@@ -78,8 +78,8 @@ void Plan::Seal() {
         if (received && any_message(step.send_begin, step.send_count)) sends_first = false;
       }
     }
-    table.idle.assign(nlanes, 1);
-    for (int lane = 0; lane < nlanes; ++lane) {
+    table.idle.assign(shape.nlanes, 1);
+    for (int lane = 0; lane < shape.nlanes; ++lane) {
       for (uint32_t i = table.lane_begin[lane]; i < table.lane_begin[lane + 1]; ++i) {
         const Step& step = table.steps[i];
         if (!empty(step.src_buffer, step.src_chunk) || !empty(step.dst_buffer, step.dst_chunk)) table.idle[lane] = 0;

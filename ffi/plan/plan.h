@@ -46,68 +46,88 @@ RankTable ReadTable(int rank, std::string_view steps, std::string_view lane_begi
 enum class Half : uint8_t { kBoth = 0, kSend = 1, kRecv = 2 };
 
 struct Plan {
-  std::string what;                          // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
-  std::shared_ptr<const std::string> label;  // JSON for the recorder's readers; opaque here
-  std::shared_ptr<const std::string> spec;   // JSON for `jaxring trace replay`; null where nothing is saved
+  // For the recorder.
+  struct Record {
+    std::shared_ptr<const std::string> label;  // JSON for the recorder's readers; opaque here
+    std::shared_ptr<const std::string> spec;   // JSON for `jaxring trace replay`; null where nothing is saved
+    // Owned by the recorder, under its lock: where it wrote `what` and `label`, and their length.
+    mutable uint64_t text_at = 0;
+    mutable uint32_t text_bytes = 0;
+  };
+
+  // What it computes.
+  struct Data {
+    DType dtype{};
+    bool exact = false;                // sums are computed by Kernels::sum_exactly; set only where there is one
+    const Kernels* kernels = nullptr;  // nullptr for collectives that only move data
+    uint64_t divisor = 0;
+    size_t element_bytes = 1, partial_bytes = 1;
+  };
+
+  // How the buffers are cut.
+  struct Shape {
+    uint64_t block_elements = 0;
+    uint64_t tile_elements = 0;
+    uint64_t piece_bytes = 64;  // pieces of a block begin at multiples of this
+    int in_blocks = 1, out_blocks = 1, pieces = 1, scratch_chunks = 0, nlanes = 1;
+    std::vector<uint64_t> bounds;  // pieces + 1: `PieceBegin` of each
+    uint64_t tiles = 0;            // `Tiles()`
+  };
+
+  // The ranks, and which of them this process plays.
+  struct Group {
+    int process = 0;
+    std::vector<RankPlace> ranks;
+    std::vector<RankTable> locals;
+    std::vector<int> local_of_rank;  // -1: another process
+  };
+
+  std::string what;    // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
   uint64_t key = 0;    // hash of what every participating process agrees on; sequence numbers count under it
   uint64_t epoch = 0;  // of the job's links: a plan serves no other
   // Hash of dtype and shape as the site sees them. Every message carries it, since the send and the receive of a
   // message are two sites.
   uint32_t check = 0;
   Half half = Half::kBoth;
-  DType dtype{};
-  const Kernels* kernels = nullptr;  // nullptr for collectives that only move data
-  uint64_t divisor = 0;
-  bool exact = false;  // sums are computed by Kernels::sum_exactly; set only where there is one
-  std::shared_ptr<const PlanEpilogue> epilogue;  // null: results are complete values as they are
-  size_t element_bytes = 1, partial_bytes = 1;
+  bool sends_first = false;  // its ranks send all that they have to before they need anything
   Protocol protocol = Protocol::kMemory;
-  uint64_t tile_elements = 0;
-  uint64_t piece_bytes = 64;  // pieces of a block begin at multiples of this
   int channels = 1;
-  int in_blocks = 1, out_blocks = 1, pieces = 1, scratch_chunks = 0, nlanes = 1;
-  uint64_t block_elements = 0;
+  Data data;
+  std::shared_ptr<const PlanEpilogue> epilogue;  // null: results are complete values as they are
+  Shape shape;
+  Group group;
+  size_t output_bytes = 0;  // `result_bytes()`
   double timeout_s = 300;
-  int process = 0;
-  std::vector<RankPlace> ranks;
-  std::vector<RankTable> locals;
-  std::vector<int> local_of_rank;       // -1: another process
-  std::vector<uint64_t> bounds;         // pieces + 1: `PieceBegin` of each
-  uint64_t tiles = 0;                   // `Tiles()`
-  size_t output_bytes = 0;              // `result_bytes()`
-  bool sends_first = false;             // its ranks send all that they have to before they need anything
   std::shared_ptr<ProgramLatch> latch;  // may be null
-  // Owned by the recorder, under its lock: where it wrote `what` and `label`, and their length.
-  mutable uint64_t text_at = 0;
-  mutable uint32_t text_bytes = 0;
+  Record record;
 
   // Computes the derived members, once the local ranks are set.
   void Seal();
   // Piece boundaries lie on 64-byte lines of the block, or further apart, so neighbours in memory never share one.
   uint64_t PieceBegin(uint64_t piece) const {
-    uint64_t unit = std::max<uint64_t>(1, piece_bytes / std::min(element_bytes, result_bytes()));
-    uint64_t units = (block_elements + unit - 1) / unit;
-    return std::min(block_elements, (units * piece / pieces) * unit);
+    uint64_t unit = std::max<uint64_t>(1, shape.piece_bytes / std::min(data.element_bytes, result_bytes()));
+    uint64_t units = (shape.block_elements + unit - 1) / unit;
+    return std::min(shape.block_elements, (units * piece / shape.pieces) * unit);
   }
   uint64_t Tiles() const {
     uint64_t longest = 0;
-    for (int p = 0; p < pieces; ++p) longest = std::max(longest, PieceBegin(p + 1) - PieceBegin(p));
-    return (longest + tile_elements - 1) / tile_elements;
+    for (int p = 0; p < shape.pieces; ++p) longest = std::max(longest, PieceBegin(p + 1) - PieceBegin(p));
+    return (longest + shape.tile_elements - 1) / shape.tile_elements;
   }
   bool held_back() const { return latch != nullptr && !latch->open(); }
   // Whether all ranks belong to this process.
-  bool alone() const { return locals.size() == ranks.size(); }
+  bool alone() const { return group.locals.size() == group.ranks.size(); }
   bool memory_only() const { return protocol == Protocol::kMemory; }
-  uint64_t in_bytes() const { return in_blocks * block_elements * element_bytes; }
-  uint64_t out_bytes() const { return out_blocks * block_elements * result_bytes(); }
+  uint64_t in_bytes() const { return shape.in_blocks * shape.block_elements * data.element_bytes; }
+  uint64_t out_bytes() const { return shape.out_blocks * shape.block_elements * result_bytes(); }
   // Bytes of an element of the output.
-  size_t result_bytes() const { return epilogue == nullptr ? element_bytes : epilogue->result->element_bytes; }
+  size_t result_bytes() const { return epilogue == nullptr ? data.element_bytes : epilogue->result->element_bytes; }
   // Bytes of an element in the messages and buffers from which a step reads whole values, and in those to which it
   // writes them.
   size_t source_bytes(const Step& step) const {
     if (epilogue == nullptr) [[likely]]
-      return element_bytes;
-    return ReadsResults(step) ? result_bytes() : element_bytes;
+      return data.element_bytes;
+    return ReadsResults(step) ? result_bytes() : data.element_bytes;
   }
   size_t destination_bytes(const Step& step) const {
     return step.flags & StepFlag::kEpilogue ? result_bytes() : source_bytes(step);

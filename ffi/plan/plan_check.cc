@@ -19,19 +19,19 @@ class Checker {
  public:
   Checker(const Plan& plan, std::vector<bool> here, uint32_t slot_bytes) : plan_(plan), here_(std::move(here)) {
     payload_ = (plan.protocol == Protocol::kLL ? LLShape() : SimpleShape(slot_bytes)).payload_bytes;
-    lengths_.reserve(plan.pieces);
-    for (int p = 0; p < plan.pieces; ++p) lengths_.push_back(plan.PieceBegin(p + 1) - plan.PieceBegin(p));
+    lengths_.reserve(plan.shape.pieces);
+    for (int p = 0; p < plan.shape.pieces; ++p) lengths_.push_back(plan.PieceBegin(p + 1) - plan.PieceBegin(p));
   }
 
   void Table(const RankTable& table) {
     table_ = &table;
     for (int32_t peer : table.peers) {
-      if (peer < 0 || peer >= 2 * Peer::kMemory || Peer::rank(peer) >= static_cast<int>(plan_.ranks.size())) {
+      if (peer < 0 || peer >= 2 * Peer::kMemory || Peer::rank(peer) >= static_cast<int>(plan_.group.ranks.size())) {
         throw std::invalid_argument("a step's peer is not a rank of the plan");
       }
     }
-    for (int lane = 0; lane < plan_.nlanes; ++lane) {
-      scratch_.assign(plan_.scratch_chunks, kUnwritten);
+    for (int lane = 0; lane < plan_.shape.nlanes; ++lane) {
+      scratch_.assign(plan_.shape.scratch_chunks, kUnwritten);
       for (step_ = table.lane_begin[lane]; step_ < table.lane_begin[lane + 1]; ++step_) Check(table.steps[step_]);
     }
   }
@@ -46,11 +46,11 @@ class Checker {
 
   // The length of a chunk, in elements.
   uint64_t Chunk(Buffer buffer, int32_t chunk) const {
-    const int blocks = buffer == Buffer::kInput ? plan_.in_blocks : plan_.out_blocks;
-    if (chunk < 0 || chunk >= (buffer == Buffer::kScratch ? plan_.scratch_chunks : blocks * plan_.pieces)) {
+    const int blocks = buffer == Buffer::kInput ? plan_.shape.in_blocks : plan_.shape.out_blocks;
+    if (chunk < 0 || chunk >= (buffer == Buffer::kScratch ? plan_.shape.scratch_chunks : blocks * plan_.shape.pieces)) {
       Fail("a chunk number is out of range");
     }
-    return buffer == Buffer::kScratch ? scratch_[chunk] : lengths_[chunk % plan_.pieces];
+    return buffer == Buffer::kScratch ? scratch_[chunk] : lengths_[chunk % plan_.shape.pieces];
   }
 
   bool Here(int32_t peer) const { return here_[Peer::rank(peer)]; }
@@ -91,10 +91,10 @@ class Checker {
     }
     Sources(step, recv, src);
     Destinations(step, send, dst);
-    const bool divides = (step.flags & StepFlag::kFinal) && plan_.divisor != 0;
-    if (plan_.exact) Exact(step, kind);
+    const bool divides = (step.flags & StepFlag::kFinal) && plan_.data.divisor != 0;
+    if (plan_.data.exact) Exact(step, kind);
     Results(step, kind, src, dst);
-    if (plan_.kernels == nullptr && (step.recv_count > 1 || divides))
+    if (plan_.data.kernels == nullptr && (step.recv_count > 1 || divides))
       Fail("it reduces, but the plan's collective only moves data");
   }
 
@@ -155,8 +155,8 @@ class Checker {
   void Message(bool partial) const {
     if (plan_.protocol == Protocol::kMemory)
       Fail("it sends or receives a message, but the plan's protocol is memory only");
-    const size_t whole = std::max(plan_.element_bytes, plan_.result_bytes());
-    if (plan_.tile_elements * (partial ? plan_.partial_bytes : whole) > payload_) {
+    const size_t whole = std::max(plan_.data.element_bytes, plan_.result_bytes());
+    if (plan_.shape.tile_elements * (partial ? plan_.data.partial_bytes : whole) > payload_) {
       Fail("its messages do not fit a slot");
     }
   }
@@ -179,8 +179,9 @@ class Checker {
       Fail("a SPREAD step needs one message and blocks of the output");
     }
     Message(false);
-    const int64_t last = step.dst_chunk + (int64_t{step.src_chunk} - 1) * plan_.pieces;
-    if (last >= int64_t{plan_.out_blocks} * plan_.pieces) Fail("it spreads over more blocks than the output has");
+    const int64_t last = step.dst_chunk + (int64_t{step.src_chunk} - 1) * plan_.shape.pieces;
+    if (last >= int64_t{plan_.shape.out_blocks} * plan_.shape.pieces)
+      Fail("it spreads over more blocks than the output has");
   }
 
   const Plan& plan_;
@@ -193,15 +194,16 @@ class Checker {
 };
 
 void CheckShape(const Plan& plan) {
-  auto fits = [&plan](int blocks) { return blocks >= 0 && blocks <= kMostChunks / plan.pieces; };
-  if (plan.pieces < 1 || plan.pieces > kMostChunks || !fits(plan.in_blocks) || !fits(plan.out_blocks) ||
-      plan.scratch_chunks < 0 || plan.scratch_chunks > kMostChunks || plan.nlanes < 1 ||
-      plan.nlanes > MessageId::kSecondEngine || plan.channels < 1 || plan.protocol > Protocol::kSimple) {
+  auto fits = [&plan](int blocks) { return blocks >= 0 && blocks <= kMostChunks / plan.shape.pieces; };
+  if (plan.shape.pieces < 1 || plan.shape.pieces > kMostChunks || !fits(plan.shape.in_blocks) ||
+      !fits(plan.shape.out_blocks) || plan.shape.scratch_chunks < 0 || plan.shape.scratch_chunks > kMostChunks ||
+      plan.shape.nlanes < 1 || plan.shape.nlanes > MessageId::kSecondEngine || plan.channels < 1 ||
+      plan.protocol > Protocol::kSimple) {
     throw std::invalid_argument("a plan's number of pieces, blocks, lanes, channels or scratch chunks is out of range");
   }
-  const uint64_t blocks = static_cast<uint64_t>(std::max(plan.in_blocks, plan.out_blocks));
-  if (plan.tile_elements < 1 || plan.tile_elements > kMostTile || plan.block_elements > kMostElements ||
-      blocks * plan.block_elements > kMostInAll) {
+  const uint64_t blocks = static_cast<uint64_t>(std::max(plan.shape.in_blocks, plan.shape.out_blocks));
+  if (plan.shape.tile_elements < 1 || plan.shape.tile_elements > kMostTile ||
+      plan.shape.block_elements > kMostElements || blocks * plan.shape.block_elements > kMostInAll) {
     throw std::invalid_argument("a plan's tile or block size is out of range");
   }
 }
@@ -210,19 +212,20 @@ void CheckShape(const Plan& plan) {
 
 void CheckPlan(const Plan& plan, uint32_t slot_bytes) {
   CheckShape(plan);
-  const int ranks = static_cast<int>(plan.ranks.size());
+  const int ranks = static_cast<int>(plan.group.ranks.size());
   std::vector<bool> here(ranks, false);
-  for (const RankTable& table : plan.locals) {
-    if (table.rank < 0 || table.rank >= ranks || here[table.rank] || plan.ranks[table.rank].process != plan.process) {
+  for (const RankTable& table : plan.group.locals) {
+    if (table.rank < 0 || table.rank >= ranks || here[table.rank] ||
+        plan.group.ranks[table.rank].process != plan.group.process) {
       throw std::invalid_argument("a table's rank is not one of this process, or has a table already");
     }
-    if (table.lane_begin.size() != static_cast<size_t>(plan.nlanes) + 1) {
+    if (table.lane_begin.size() != static_cast<size_t>(plan.shape.nlanes) + 1) {
       throw std::invalid_argument("a table's number of lanes is not the plan's");
     }
     here[table.rank] = true;
   }
   Checker checker(plan, std::move(here), slot_bytes);
-  for (const RankTable& table : plan.locals) checker.Table(table);
+  for (const RankTable& table : plan.group.locals) checker.Table(table);
 }
 
 }  // namespace jaxring

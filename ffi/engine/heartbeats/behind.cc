@@ -78,7 +78,7 @@ std::vector<Behind> FindAllBehind(const std::map<int, ConnectedPeer>& peers, con
                                   const Recorder& recorder, Clock::time_point now) {
   std::map<int, Behind> found;
   auto takes_part = [&op](int process) {
-    const auto& ranks = op.plan().ranks;
+    const auto& ranks = op.plan().group.ranks;
     return std::any_of(ranks.begin(), ranks.end(), [process](const RankPlace& r) { return r.process == process; });
   };
   auto connected = [&peers](int process) {
@@ -91,7 +91,7 @@ std::vector<Behind> FindAllBehind(const std::map<int, ConnectedPeer>& peers, con
     for (Behind behind : peer.behind) {
       // What a connected process does is known better from itself.
       if (behind.key != op.key() || connected(behind.process) || !takes_part(behind.process)) continue;
-      if (behind.process == op.plan().process || behind.seen_ms + since > kSeenMs) continue;
+      if (behind.process == op.plan().group.process || behind.seen_ms + since > kSeenMs) continue;
       behind.seen_ms += static_cast<uint32_t>(since);
       behind.last.age_ms = Older(behind.last.age_ms, since);
       const auto [it, news] = found.emplace(behind.process, behind);

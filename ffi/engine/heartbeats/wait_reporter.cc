@@ -86,15 +86,15 @@ std::string WaitReporter::DescribeWaiting(Operation& op, std::map<int, int>* wai
   constexpr size_t kDescribed = 4;
   size_t described = 0;
   for (const auto& [process, rank] : *waited_for) {
-    if (process == op.plan().process || ++described > kDescribed) continue;
-    text.append(" ").append(DescribePeer(process, op.plan().ranks[rank].name, op.key()));
+    if (process == op.plan().group.process || ++described > kDescribed) continue;
+    text.append(" ").append(DescribePeer(process, op.plan().group.ranks[rank].name, op.key()));
   }
   return text;
 }
 
 bool WaitReporter::AllWaitTogether(const std::map<int, int>& waited_for, const Operation& op) const {
   return std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
-    return entry.first == op.plan().process || WaitsTogether(entry.first, op);
+    return entry.first == op.plan().group.process || WaitsTogether(entry.first, op);
   });
 }
 
@@ -109,7 +109,7 @@ std::optional<Status> WaitReporter::Late(Operation& op, Clock::time_point now) c
   const std::string waits = DescribeWaiting(op, &waited_for);
   if (AllWaitTogether(waited_for, op) && !op.plan().alone() && now < op.deadline() + kReportGrace) return std::nullopt;
   const bool slow = std::any_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
-    return entry.first != op.plan().process && !peers_->HasLeft(entry.first);
+    return entry.first != op.plan().group.process && !peers_->HasLeft(entry.first);
   });
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", op.plan().timeout_s);

@@ -21,9 +21,9 @@ bool AllRaw(const Items& items) {
 
 void CombineWide(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
                  uint64_t elements, uint64_t divisor) {
-  const Kernels& kernels = *plan.kernels;
+  const Kernels& kernels = *plan.data.kernels;
   const ScopedFloatMode mode(kIeeeFloatMode);
-  const size_t raw = plan.element_bytes, wide = plan.partial_bytes;
+  const size_t raw = plan.data.element_bytes, wide = plan.data.partial_bytes;
   alignas(64) char accumulator[kBlock * 16];
   for (uint64_t begin = 0; begin < elements; begin += kBlock) {
     uint64_t n = std::min(kBlock, elements - begin);
@@ -53,11 +53,11 @@ void CombineWide(const Plan& plan, const std::vector<Source>& sources, const std
 
 void Combine(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
              uint64_t elements, size_t bytes, bool final) {
-  const uint64_t divisor = final ? plan.divisor : 0;
+  const uint64_t divisor = final ? plan.data.divisor : 0;
   for (const Destination& destination : destinations) {
     if (destination.fresh) PopulatePages(destination.data, elements * bytes);
   }
-  const bool narrow = plan.partial_bytes == plan.element_bytes || (AllRaw(sources) && AllRaw(destinations));
+  const bool narrow = plan.data.partial_bytes == plan.data.element_bytes || (AllRaw(sources) && AllRaw(destinations));
   if (!narrow) return CombineWide(plan, sources, destinations, elements, divisor);
   thread_local struct {
     std::vector<const void*> in;
@@ -73,13 +73,13 @@ void Combine(const Plan& plan, const std::vector<Source>& sources, const std::ve
   }
   // If there are both, the streamed destinations are copied from a kept one, which is in the cache by then.
   std::vector<void*>& first = kept.empty() ? streamed : kept;
-  const bool exact = plan.exact && final;
+  const bool exact = plan.data.exact && final;
   if (sources.size() == 1 && divisor == 0 && !exact) {
     CopyMany(first.data(), first.size(), in[0], elements * bytes, kept.empty());
   } else {
     const ScopedFloatMode mode(kIeeeFloatMode);
-    (exact ? plan.kernels->sum_exactly : plan.kernels->fold_many)(first.data(), first.size(), in.data(), in.size(),
-                                                                  elements, divisor, kept.empty());
+    (exact ? plan.data.kernels->sum_exactly : plan.data.kernels->fold_many)(first.data(), first.size(), in.data(),
+                                                                            in.size(), elements, divisor, kept.empty());
   }
   if (streamed.empty()) return;
   if (!kept.empty()) CopyMany(streamed.data(), streamed.size(), kept[0], elements * bytes, true);

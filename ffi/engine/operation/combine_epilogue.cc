@@ -32,7 +32,7 @@ void FetchBlock(const Plan& plan, const std::vector<Source>& sources, const Epil
     for (uint64_t line = 0; line < n * element; line += 64) __builtin_prefetch(from + line);
   };
   for (const Source& source : sources)
-    fetch(source.data, begin, source.partial ? plan.partial_bytes : plan.element_bytes);
+    fetch(source.data, begin, source.partial ? plan.data.partial_bytes : plan.data.element_bytes);
   for (size_t i = 0; i < plan.epilogue->further.size(); ++i) {
     fetch(at.buffers.further[i].data, at.first + begin, plan.epilogue->further[i].kernels->element_bytes);
   }
@@ -40,18 +40,18 @@ void FetchBlock(const Plan& plan, const std::vector<Source>& sources, const Epil
 
 // Leaves the fold of the sources' elements [begin, begin + n), divided for a mean, in `work.values`.
 void FoldBlock(const Plan& plan, const std::vector<Source>& sources, uint64_t begin, size_t n, EpilogueBlocks& work) {
-  const Kernels& kernels = *plan.kernels;
-  const size_t raw = plan.element_bytes, wide = plan.partial_bytes;
+  const Kernels& kernels = *plan.data.kernels;
+  const size_t raw = plan.data.element_bytes, wide = plan.data.partial_bytes;
   auto block_of = [&](const Source& source) {
     return static_cast<const char*>(source.data) + begin * (source.partial ? wide : raw);
   };
   void* values = work.values;
-  if (raw == wide || plan.exact) {
+  if (raw == wide || plan.data.exact) {
     work.sources.clear();
     for (const Source& source : sources) work.sources.push_back(block_of(source));
     void* to = raw == wide ? work.values : work.results;
-    (plan.exact ? kernels.sum_exactly : kernels.fold_many)(&to, 1, work.sources.data(), work.sources.size(), n,
-                                                           plan.divisor, false);
+    (plan.data.exact ? kernels.sum_exactly : kernels.fold_many)(&to, 1, work.sources.data(), work.sources.size(), n,
+                                                                plan.data.divisor, false);
     if (raw != wide) kernels.load(values, to, n);
     return;
   }
@@ -66,7 +66,8 @@ void FoldBlock(const Plan& plan, const std::vector<Source>& sources, uint64_t be
     }
   }
   const void* folded = values;
-  if (plan.divisor != 0) plan.epilogue->accumulators->fold_many(&values, 1, &folded, 1, n, plan.divisor, false);
+  if (plan.data.divisor != 0)
+    plan.epilogue->accumulators->fold_many(&values, 1, &folded, 1, n, plan.data.divisor, false);
 }
 
 // Applies the functions to `work.values`, which stand for the elements from `first` on, and stores the states.

@@ -10,14 +10,14 @@ namespace jaxring {
 
 bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step) {
   const Plan& plan = op.plan();
-  const RankTable& table = plan.locals[lane.local];
+  const RankTable& table = plan.group.locals[lane.local];
   auto part = [&](uint32_t i) {
     const int rank = Peer::rank(table.peers[step.recv_begin + i]);
-    const uint32_t local = static_cast<uint32_t>(plan.local_of_rank[rank]);
+    const uint32_t local = static_cast<uint32_t>(plan.group.local_of_rank[rank]);
     return op.Tile(local, Buffer::kInput, step.src_chunk, lane.tile);
   };
   size_t bytes = 0;
-  for (uint32_t i = 0; i < step.recv_count; ++i) bytes += part(i).elements * plan.element_bytes;
+  for (uint32_t i = 0; i < step.recv_count; ++i) bytes += part(i).elements * plan.data.element_bytes;
   if (bytes == 0) return true;
   RingSender* ring;
   uint64_t position;
@@ -30,7 +30,7 @@ bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step) {
   char* to = ring->payload(position);
   for (uint32_t i = 0; i < step.recv_count; ++i) {
     const Operation::Span from = part(i);
-    const size_t length = from.elements * plan.element_bytes;
+    const size_t length = from.elements * plan.data.element_bytes;
     if (length != 0) std::memcpy(to, from.data, length);
     to += length;
   }
@@ -40,13 +40,13 @@ bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step) {
 
 bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step) {
   const Plan& plan = op.plan();
-  const RankTable& table = plan.locals[lane.local];
+  const RankTable& table = plan.group.locals[lane.local];
   const int32_t parts = step.src_chunk;
   auto part = [&](int32_t k) {
-    return op.Tile(lane.local, Buffer::kOutput, step.dst_chunk + k * plan.pieces, lane.tile);
+    return op.Tile(lane.local, Buffer::kOutput, step.dst_chunk + k * plan.shape.pieces, lane.tile);
   };
   size_t bytes = 0;
-  for (int32_t k = 0; k < parts; ++k) bytes += part(k).elements * plan.element_bytes;
+  for (int32_t k = 0; k < parts; ++k) bytes += part(k).elements * plan.data.element_bytes;
   if (bytes == 0) return true;
   Claim claim;
   if (!Receive(op, lane, step.recv_begin, &claim)) return false;
@@ -57,7 +57,7 @@ bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step) {
   const char* from = claim.data;
   for (int32_t k = 0; k < parts; ++k) {
     const Operation::Span to = part(k);
-    const size_t length = to.elements * plan.element_bytes;
+    const size_t length = to.elements * plan.data.element_bytes;
     if (length == 0) continue;
     if (op.participant(lane.local).pages != Pages::kPresent) PopulatePages(to.data, length);
     std::memcpy(to.data, from, length);

@@ -30,7 +30,7 @@ bool Interpreter::Enlarge(Operation& op, const Lane& lane, std::vector<char>* me
     return true;
   } catch (const std::bad_alloc&) {
     op.Fail(Status::Error(Code::kResourceExhausted,
-                          op.What() + ": " + op.plan().ranks[op.plan().locals[lane.local].rank].name +
+                          op.What() + ": " + op.plan().group.ranks[op.plan().group.locals[lane.local].rank].name +
                               " has no memory for " + std::to_string(bytes) + " bytes " + what + ". " + kMemoryHint));
     return false;
   }
@@ -43,7 +43,7 @@ struct Interpreter::Workspace {
 };
 
 Progress Interpreter::Advance(Operation& op, Lane& lane, int budget) {
-  const RankTable& table = op.plan().locals[lane.local];
+  const RankTable& table = op.plan().group.locals[lane.local];
   bool moved = false;
   while (true) {
     if (op.failed() || lane.tile >= lane.tiles) {
@@ -67,7 +67,7 @@ Progress Interpreter::Advance(Operation& op, Lane& lane, int budget) {
 
 bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
   const Plan& plan = op.plan();
-  const RankTable& table = plan.locals[lane.local];
+  const RankTable& table = plan.group.locals[lane.local];
   Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
   auto in_memory = [](Buffer b) { return b == Buffer::kInput || b == Buffer::kOutput; };
   if (step.kind == static_cast<uint8_t>(StepKind::kGather)) return Gather(op, lane, step);
@@ -82,7 +82,7 @@ bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
     elements = lane.scratch_elements[step.src_chunk];
   }
   if (dst == Buffer::kScratch) {
-    lane.scratch_elements.resize(plan.scratch_chunks);
+    lane.scratch_elements.resize(plan.shape.scratch_chunks);
     lane.scratch_elements[step.dst_chunk] = elements;
   }
   if (elements == 0) return true;
@@ -109,15 +109,15 @@ bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
 bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends) {
   thread_local Workspace work;
   const Plan& plan = op.plan();
-  const RankTable& table = plan.locals[lane.local];
+  const RankTable& table = plan.group.locals[lane.local];
   const Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
   const bool recv_partial = step.flags & StepFlag::kRecvPartial, send_partial = step.flags & StepFlag::kSendPartial;
-  const uint64_t scratch_stride = plan.tile_elements * plan.partial_bytes;
+  const uint64_t scratch_stride = plan.shape.tile_elements * plan.data.partial_bytes;
   work.claims.clear();
   work.sources.clear();
   work.destinations.clear();
   if (lane.scratch.empty() && (src == Buffer::kScratch || dst == Buffer::kScratch) &&
-      !Enlarge(op, lane, &lane.scratch, plan.scratch_chunks * scratch_stride, "of scratch")) {
+      !Enlarge(op, lane, &lane.scratch, plan.shape.scratch_chunks * scratch_stride, "of scratch")) {
     return false;
   }
   auto give_back = [&] {
@@ -137,11 +137,11 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     if (rank == table.rank && src != Buffer::kNone) {
       work.sources.push_back(local_source(lane.local));
     } else if (Peer::memory(table.peers[entry])) {
-      work.sources.push_back(local_source(static_cast<uint32_t>(plan.local_of_rank[rank])));
+      work.sources.push_back(local_source(static_cast<uint32_t>(plan.group.local_of_rank[rank])));
     } else {
       Claim claim;
       if (!Receive(op, lane, entry, &claim)) return give_back();
-      Expect(op, table, rank, claim, elements * (recv_partial ? plan.partial_bytes : plan.source_bytes(step)));
+      Expect(op, table, rank, claim, elements * (recv_partial ? plan.data.partial_bytes : plan.source_bytes(step)));
       work.claims.push_back(std::move(claim));
       if (op.failed()) return give_back();
       work.sources.push_back({work.claims.back().data, recv_partial});
@@ -166,8 +166,8 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     lane.value = lane.shared_block.pool->data(lane.shared_block.index);
   } else if (message_sends > 1) {
     if (work.destinations.empty() || work.destinations[0].partial != send_partial) {
-      const size_t widest = std::max(plan.partial_bytes, plan.result_bytes());
-      if (!Enlarge(op, lane, &lane.staging, plan.tile_elements * widest, "to send from")) return give_back();
+      const size_t widest = std::max(plan.data.partial_bytes, plan.result_bytes());
+      if (!Enlarge(op, lane, &lane.staging, plan.shape.tile_elements * widest, "to send from")) return give_back();
       work.destinations.push_back({lane.staging.data(), send_partial});
     }
     lane.value = static_cast<const char*>(work.destinations.back().data);
@@ -177,7 +177,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     const int rank = Peer::rank(table.peers[entry]);
     if (Peer::memory(table.peers[entry])) {
       if (rank == table.rank) continue;
-      uint32_t local = static_cast<uint32_t>(plan.local_of_rank[rank]);
+      uint32_t local = static_cast<uint32_t>(plan.group.local_of_rank[rank]);
       work.destinations.push_back(Result(op, local, step.dst_chunk, lane.tile, stream));
     } else if (message_sends == 1) {
       if (!Reserve(op, lane, entry, &ring, &position)) return give_back();
@@ -189,7 +189,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   // A fresh huge page that this lane fills tile after tile is still in the caches, where it was cleared, so ordinary
   // stores are faster. If more results or blocks take turns it has left the caches. Speed of ordinary stores at 64 MiB
   // on 2 cores: 1.2 times with one result, 1.1 with two, 0.85 with four.
-  if (plan.out_blocks == 1 && work.destinations.size() <= 2) {
+  if (plan.shape.out_blocks == 1 && work.destinations.size() <= 2) {
     for (Destination& destination : work.destinations) destination.stream = destination.stream && !destination.fresh;
   }
   if (step.flags & StepFlag::kEpilogue) {
@@ -210,7 +210,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     if (claim.ring != nullptr) claim.ring->Release(claim.position);
   }
   if (ring != nullptr) {
-    const size_t element = send_partial ? plan.partial_bytes : plan.destination_bytes(step);
+    const size_t element = send_partial ? plan.data.partial_bytes : plan.destination_bytes(step);
     Publish(op, lane, send_entry, *ring, position, elements * element);
   }
   work.claims.clear();

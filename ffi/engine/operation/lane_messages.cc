@@ -13,16 +13,16 @@ auto Interpreter::LocalLink(Operation& op, const Lane& lane, Find find) -> declt
   try {
     return find();
   } catch (const std::bad_alloc& error) {
-    op.Fail(Status::Error(Code::kResourceExhausted, op.What() + ": " +
-                                                        op.plan().ranks[op.plan().locals[lane.local].rank].name +
-                                                        " has no memory: " + error.what() + ". " + kMemoryHint));
+    op.Fail(Status::Error(Code::kResourceExhausted,
+                          op.What() + ": " + op.plan().group.ranks[op.plan().group.locals[lane.local].rank].name +
+                              " has no memory: " + error.what() + ". " + kMemoryHint));
     return nullptr;
   }
 }
 
 bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* claim) {
   const Plan& plan = op.plan();
-  const RankTable& table = plan.locals[lane.local];
+  const RankTable& table = plan.group.locals[lane.local];
   const int src = Peer::rank(table.peers[entry]);
   Flow& flow = lane.flows[table.flow[entry]];
   claim->flow = table.flow[entry];
@@ -30,10 +30,10 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
   lane.waits_for = src;
   lane.waits_to_send = false;
   if (!flow.recv) {
-    const RankPlace& peer = plan.ranks[src];
+    const RankPlace& peer = plan.group.ranks[src];
     const int channel = lane.number % plan.channels;
-    const int device = plan.ranks[table.rank].device;
-    flow.recv = peer.process == plan.process
+    const int device = plan.group.ranks[table.rank].device;
+    flow.recv = peer.process == plan.group.process
                     ? LocalLink(op, lane, [&] { return links_->LocalRecv(peer.device, device, channel); })
                     : links_->Recv(peer.process, channel);
     if (!flow.recv) return false;
@@ -66,18 +66,18 @@ bool Interpreter::Expect(Operation& op, const RankTable& table, int from, const 
     if (found == claim.message.checksum) return true;
     char sums[64];
     std::snprintf(sums, sizeof sums, "%08x where %08x", found, claim.message.checksum);
-    op.Fail(Status::Error(Code::kDataLoss,
-                          op.What() + ": a message arrived damaged: number " + std::to_string(claim.id.index) +
-                              " of lane " + std::to_string(claim.id.lane) + ", " + std::to_string(bytes) +
-                              " bytes from " + plan.ranks[from].name + " to " + plan.ranks[table.rank].name +
-                              ", has checksum " + sums +
-                              " was sent. Memory, a device or a driver on the way is at fault: check both hosts' "
-                              "kernel logs. The job has to be restarted."));
+    op.Fail(Status::Error(
+        Code::kDataLoss, op.What() + ": a message arrived damaged: number " + std::to_string(claim.id.index) +
+                             " of lane " + std::to_string(claim.id.lane) + ", " + std::to_string(bytes) +
+                             " bytes from " + plan.group.ranks[from].name + " to " + plan.group.ranks[table.rank].name +
+                             ", has checksum " + sums +
+                             " was sent. Memory, a device or a driver on the way is at fault: check both hosts' "
+                             "kernel logs. The job has to be restarted."));
     return false;
   }
   op.Fail(Status::Error(Code::kInvalidArgument,
-                        op.What() + ": " + plan.ranks[table.rank].name + " expects " + std::to_string(bytes) +
-                            " bytes from " + plan.ranks[from].name + ", which sent " +
+                        op.What() + ": " + plan.group.ranks[table.rank].name + " expects " + std::to_string(bytes) +
+                            " bytes from " + plan.group.ranks[from].name + ", which sent " +
                             std::to_string(claim.message.bytes) +
                             (claim.message.check != plan.check ? " of another shape or dtype." : ".") +
                             " The ranks disagree about the operation's shape or type, or run different programs."));
@@ -94,13 +94,13 @@ void Interpreter::Return(Claim& claim) {
 
 SendLink* Interpreter::SendTo(Operation& op, Lane& lane, uint32_t entry) {
   const Plan& plan = op.plan();
-  const RankTable& table = plan.locals[lane.local];
+  const RankTable& table = plan.group.locals[lane.local];
   Flow& flow = lane.flows[table.flow[entry]];
   if (!flow.send) {
-    const RankPlace& peer = plan.ranks[Peer::rank(table.peers[entry])];
+    const RankPlace& peer = plan.group.ranks[Peer::rank(table.peers[entry])];
     const int channel = lane.number % plan.channels;
-    const int device = plan.ranks[table.rank].device;
-    flow.send = peer.process == plan.process
+    const int device = plan.group.ranks[table.rank].device;
+    flow.send = peer.process == plan.group.process
                     ? LocalLink(op, lane, [&] { return links_->LocalSend(device, peer.device, channel); })
                     : links_->Send(peer.process, channel);
   }
@@ -109,7 +109,7 @@ SendLink* Interpreter::SendTo(Operation& op, Lane& lane, uint32_t entry) {
 
 bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender** ring, uint64_t* position) {
   SendLink* link = SendTo(op, lane, entry);
-  lane.waits_for = Peer::rank(op.plan().locals[lane.local].peers[entry]);
+  lane.waits_for = Peer::rank(op.plan().group.locals[lane.local].peers[entry]);
   lane.waits_to_send = true;
   if (link == nullptr) return false;
   *ring = &link->ring(op.plan().protocol);
@@ -119,7 +119,7 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
     if (link->notifier && link->notifier->Poll() && (*ring)->Reserve(position)) return true;
   }
   if (link->end.closed.load(std::memory_order_acquire)) {
-    op.Fail(loss_(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end));
+    op.Fail(loss_(op, op.plan().group.locals[lane.local].rank, lane.waits_for, link->end));
   }
   return false;
 }
@@ -127,11 +127,11 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
 void Interpreter::Publish(Operation& op, Lane& lane, uint32_t entry, RingSender& ring, uint64_t position, size_t bytes,
                           bool in_shared_block) {
   const Plan& plan = op.plan();
-  const RankTable& table = plan.locals[lane.local];
+  const RankTable& table = plan.group.locals[lane.local];
   const MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
                      lane.number, lane.flows[table.flow[entry]].sent++};
   Message message{static_cast<uint32_t>(bytes), plan.check};
-  if (plan.ranks[id.dst].process != plan.process) lane.sent_bytes += bytes;
+  if (plan.group.ranks[id.dst].process != plan.group.process) lane.sent_bytes += bytes;
   if (checksums_) message.checksum = Crc32c(in_shared_block ? lane.value : ring.payload(position), bytes);
   if (in_shared_block) {
     ring.PublishSharedBlock(position, static_cast<uint32_t>(lane.shared_block.index), id, message);
@@ -141,7 +141,7 @@ void Interpreter::Publish(Operation& op, Lane& lane, uint32_t entry, RingSender&
 }
 
 bool Interpreter::TakeSharedBlock(Operation& op, Lane& lane, const Step& step, uint32_t messages) {
-  const RankTable& table = op.plan().locals[lane.local];
+  const RankTable& table = op.plan().group.locals[lane.local];
   if (op.plan().protocol != Protocol::kSimple) return false;
   std::shared_ptr<SharedBlockPool> blocks;
   uint32_t readers = 0;
@@ -169,9 +169,9 @@ void Interpreter::LeaveSharedBlock(Lane& lane) {
 
 bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements) {
   const Plan& plan = op.plan();
-  const RankTable& table = plan.locals[lane.local];
+  const RankTable& table = plan.group.locals[lane.local];
   const size_t bytes =
-      elements * ((step.flags & StepFlag::kSendPartial) ? plan.partial_bytes : plan.destination_bytes(step));
+      elements * ((step.flags & StepFlag::kSendPartial) ? plan.data.partial_bytes : plan.destination_bytes(step));
   for (; lane.sends_done < step.send_count; ++lane.sends_done) {
     const uint32_t entry = step.send_begin + lane.sends_done;
     if (Peer::memory(table.peers[entry])) continue;

@@ -47,7 +47,7 @@ uint64_t RaggedTiles(const Plan& plan, const std::vector<Participant>& participa
     for (uint64_t n : participant.extents->in_length) longest = std::max(longest, n);
     for (uint64_t n : participant.extents->out_length) longest = std::max(longest, n);
   }
-  return (longest + plan.tile_elements - 1) / plan.tile_elements;
+  return (longest + plan.shape.tile_elements - 1) / plan.shape.tile_elements;
 }
 
 }  // namespace
@@ -58,17 +58,17 @@ Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector
                      Clock::time_point deadline)
     : plan_(std::move(plan)), key_(key), deadline_(deadline), participants_(std::move(participants)) {
   const uint64_t ragged_tiles = RaggedTiles(*plan_, participants_);
-  for (uint32_t l = 0; l < plan_->locals.size(); ++l) {
-    const RankTable& table = plan_->locals[l];
+  for (uint32_t l = 0; l < plan_->group.locals.size(); ++l) {
+    const RankTable& table = plan_->group.locals[l];
     const Extents* extents = participants_[l].extents.get();
-    for (int i = 0; i < plan_->nlanes; ++i) {
+    for (int i = 0; i < plan_->shape.nlanes; ++i) {
       if (extents == nullptr ? table.idle[i] != 0 : table.lane_begin[i] == table.lane_begin[i + 1]) continue;
       auto lane = std::make_unique<Lane>();
       lane->local = l;
       lane->number = static_cast<uint16_t>(i);
       lane->step = table.lane_begin[i];
       lane->step_end = table.lane_begin[i + 1];
-      lane->tiles = extents != nullptr ? ragged_tiles : plan_->tiles;
+      lane->tiles = extents != nullptr ? ragged_tiles : plan_->shape.tiles;
       lane->flows.resize(table.flow_rank.size());
       lanes_.push_back(std::move(lane));
     }
@@ -86,7 +86,7 @@ void Operation::Reuse(uint64_t key, Clock::time_point deadline) {
   key_ = key;
   deadline_ = deadline;
   for (auto& lane : lanes_) {
-    lane->step = plan_->locals[lane->local].lane_begin[lane->number];
+    lane->step = plan_->group.locals[lane->local].lane_begin[lane->number];
     lane->tile = 0;
     lane->made = lane->done = lane->waits_to_send = false;
     lane->sends_done = 0;
@@ -103,9 +103,9 @@ void Operation::Reuse(uint64_t key, Clock::time_point deadline) {
 Status LostPeer(const Operation& op, int self, int peer, const PeerEnd& end) {
   const Plan& plan = op.plan();
   const bool left = end.ending == Ending::kGoodbye;
-  return Status::Error(LostCode(end.ending), op.What() + ": " + plan.ranks[self].name +
-                                                 (left ? " waits for " : " lost ") + plan.ranks[peer].name + ": " +
-                                                 end.reason +
+  return Status::Error(LostCode(end.ending), op.What() + ": " + plan.group.ranks[self].name +
+                                                 (left ? " waits for " : " lost ") + plan.group.ranks[peer].name +
+                                                 ": " + end.reason +
                                                  (left ? ", so it ran fewer steps than this process" : "") + ". " +
                                                  end.last_seen + LostHint(end.ending));
 }
@@ -126,8 +126,8 @@ std::string Operation::DescribeWaits(std::map<int, int>* rank_of_process) {
   std::string text;
   if (plan_->held_back()) {
     const std::set<int> missing = plan_->latch->Missing();
-    for (size_t rank = 0; rank < plan_->ranks.size(); ++rank) {
-      const RankPlace& place = plan_->ranks[rank];
+    for (size_t rank = 0; rank < plan_->group.ranks.size(); ++rank) {
+      const RankPlace& place = plan_->group.ranks[rank];
       if (missing.count(place.process) == 0 ||
           !rank_of_process->try_emplace(place.process, static_cast<int>(rank)).second) {
         continue;
@@ -137,15 +137,15 @@ std::string Operation::DescribeWaits(std::map<int, int>* rank_of_process) {
     return text + " to begin this program";
   }
   for (const Wait& wait : Waits()) {
-    rank_of_process->try_emplace(plan_->ranks[wait.peer].process, wait.peer);
+    rank_of_process->try_emplace(plan_->group.ranks[wait.peer].process, wait.peer);
     if (text.size() > 600) {
       if (!text.ends_with("...")) text += "; ...";
       continue;
     }
     if (!text.empty()) text += "; ";
-    text += plan_->ranks[wait.self].name +
+    text += plan_->group.ranks[wait.self].name +
             (wait.to_send ? " waits for room to send to " : " waits for a message from ") +
-            plan_->ranks[wait.peer].name;
+            plan_->group.ranks[wait.peer].name;
   }
   return text;
 }
@@ -168,7 +168,7 @@ std::vector<Operation::Wait> Operation::Waits() {
     // A busy lane is making progress, and reading it would race with its thread.
     if (lane->busy.exchange(true, std::memory_order_acquire)) continue;
     if (!lane->done && lane->waits_for >= 0) {
-      waits.push_back({plan_->locals[lane->local].rank, lane->waits_for, lane->waits_to_send});
+      waits.push_back({plan_->group.locals[lane->local].rank, lane->waits_for, lane->waits_to_send});
     }
     lane->busy.store(false, std::memory_order_release);
   }
@@ -186,19 +186,19 @@ Operation::Span Operation::Tile(uint32_t local, Buffer buffer, int32_t chunk, ui
     begin = offset[chunk];
     length = lengths[chunk];
   } else {
-    const int32_t block = chunk / plan.pieces, piece = chunk % plan.pieces;
-    begin = plan.bounds[piece];
-    length = plan.bounds[piece + 1] - plan.bounds[piece];
+    const int32_t block = chunk / plan.shape.pieces, piece = chunk % plan.shape.pieces;
+    begin = plan.shape.bounds[piece];
+    length = plan.shape.bounds[piece + 1] - plan.shape.bounds[piece];
     if (p.blocks) {
-      base = p.blocks[buffer == Buffer::kInput ? block : plan.in_blocks + block];
+      base = p.blocks[buffer == Buffer::kInput ? block : plan.shape.in_blocks + block];
     } else {
-      begin += static_cast<uint64_t>(block) * plan.block_elements;
+      begin += static_cast<uint64_t>(block) * plan.shape.block_elements;
     }
   }
-  uint64_t skip = tile * plan.tile_elements;
+  uint64_t skip = tile * plan.shape.tile_elements;
   if (skip >= length) return {base, 0};
-  const size_t element = buffer == Buffer::kInput ? plan.element_bytes : plan.output_bytes;
-  return {base + (begin + skip) * element, std::min(plan.tile_elements, length - skip)};
+  const size_t element = buffer == Buffer::kInput ? plan.data.element_bytes : plan.output_bytes;
+  return {base + (begin + skip) * element, std::min(plan.shape.tile_elements, length - skip)};
 }
 
 }  // namespace jaxring

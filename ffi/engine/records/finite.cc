@@ -30,8 +30,8 @@ std::optional<NonFinite> First(const void* data, uint64_t elements, const DTypeF
 }
 
 std::string Describe(const Operation& op, const std::string& which, int rank, uint64_t element, bool nan) {
-  return op.What() + ": the " + which + " of " + op.plan().ranks[rank].name + " holds " + (nan ? "NaN" : "infinity") +
-         ", first at element " + std::to_string(element);
+  return op.What() + ": the " + which + " of " + op.plan().group.ranks[rank].name + " holds " +
+         (nan ? "NaN" : "infinity") + ", first at element " + std::to_string(element);
 }
 
 }  // namespace
@@ -63,21 +63,22 @@ std::string NonFiniteOperand(Operation& op) {
   if (plan.half == Half::kRecv) return "";
   for (const Participant& participant : op.participants()) {
     auto check_at = [&](const char* data, uint64_t begin, uint64_t elements) -> std::string {
-      const auto found = FirstNonFinite(plan.dtype, data, elements);
+      const auto found = FirstNonFinite(plan.data.dtype, data, elements);
       return found ? Describe(op, "operand", participant.rank, begin + found->element, found->nan) + "." : "";
     };
     auto check = [&](uint64_t begin, uint64_t elements) {
-      return check_at(static_cast<const char*>(participant.in) + begin * plan.element_bytes, begin, elements);
+      return check_at(static_cast<const char*>(participant.in) + begin * plan.data.element_bytes, begin, elements);
     };
     if (participant.blocks) {
-      for (int block = 0; block < plan.in_blocks; ++block) {
-        std::string text = check_at(participant.blocks[block], block * plan.block_elements, plan.block_elements);
+      for (int block = 0; block < plan.shape.in_blocks; ++block) {
+        std::string text =
+            check_at(participant.blocks[block], block * plan.shape.block_elements, plan.shape.block_elements);
         if (!text.empty()) return text;
       }
       continue;
     }
     if (!participant.extents) {
-      if (std::string text = check(0, plan.in_blocks * plan.block_elements); !text.empty()) return text;
+      if (std::string text = check(0, plan.shape.in_blocks * plan.shape.block_elements); !text.empty()) return text;
       continue;
     }
     for (size_t i = 0; i < participant.extents->in_offset.size(); ++i) {
@@ -90,8 +91,8 @@ std::string NonFiniteOperand(Operation& op) {
 
 std::string NonFiniteResult(Operation& op) {
   const Plan& plan = op.plan();
-  if (plan.kernels == nullptr) return "";
-  const uint64_t elements = plan.out_blocks * plan.block_elements;
+  if (plan.data.kernels == nullptr) return "";
+  const uint64_t elements = plan.shape.out_blocks * plan.shape.block_elements;
   const PlanEpilogue* const epilogue = plan.epilogue.get();
   for (const Participant& participant : op.participants()) {
     auto check = [&](const std::string& which, DType dtype, const void* data) -> std::string {
@@ -105,7 +106,7 @@ std::string NonFiniteResult(Operation& op) {
       return Describe(op, which, participant.rank, found->element, found->nan) +
              ", and no operand of this process's ranks does" + cause;
     };
-    std::string text = check("result", epilogue == nullptr ? plan.dtype : epilogue->result_dtype, participant.out);
+    std::string text = check("result", epilogue == nullptr ? plan.data.dtype : epilogue->result_dtype, participant.out);
     for (size_t i = 0; text.empty() && epilogue != nullptr && i < epilogue->further.size(); ++i) {
       const PlanEpilogue::Further& further = epilogue->further[i];
       if (further.state < 0) continue;

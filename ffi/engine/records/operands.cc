@@ -43,7 +43,7 @@ uint64_t OperandBytes(const Plan& plan, const Participant& participant) {
   for (size_t i = 0; i < extents.in_offset.size(); ++i) {
     end = std::max(end, extents.in_offset[i] + extents.in_length[i]);
   }
-  return end * plan.element_bytes;
+  return end * plan.data.element_bytes;
 }
 
 uint64_t AllBytes(Operation& op) {
@@ -64,7 +64,8 @@ bool Valid(Operation& op) {
 
 bool OperandSaver::Fits(Operation& op) const {
   const Plan& plan = op.plan();
-  return plan.half == Half::kBoth && plan.spec != nullptr && AllBytes(op) <= left_.load(std::memory_order_relaxed);
+  return plan.half == Half::kBoth && plan.record.spec != nullptr &&
+         AllBytes(op) <= left_.load(std::memory_order_relaxed);
 }
 
 void OperandSaver::Keep(Operation& op) const {
@@ -96,10 +97,10 @@ std::string OperandSaver::Save(Operation& op, const std::string& why) {
   header.sequence = op.sequence;
   header.time_ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  header.operands = static_cast<uint32_t>(plan.locals.size());
+  header.operands = static_cast<uint32_t>(plan.group.locals.size());
   const auto& extents = op.participants()[0].extents;
   header.ragged_peers = extents ? static_cast<uint32_t>(extents->in_offset.size()) : 0;
-  header.spec_bytes = static_cast<uint32_t>(plan.spec->size());
+  header.spec_bytes = static_cast<uint32_t>(plan.record.spec->size());
   header.what_bytes = static_cast<uint32_t>(plan.what.size());
   header.why_bytes = static_cast<uint32_t>(why.size());
   bool good = WriteAll(fd, &header, sizeof header);
@@ -112,13 +113,13 @@ std::string OperandSaver::Save(Operation& op, const std::string& why) {
       good = good && WriteAll(fd, numbers->data(), numbers->size() * sizeof numbers->front());
     }
   }
-  for (const std::string* text : {plan.spec.get(), &plan.what, &why}) {
+  for (const std::string* text : {plan.record.spec.get(), &plan.what, &why}) {
     good = good && WriteAll(fd, text->data(), text->size());
   }
   for (size_t i = 0; i < op.kept.size(); ++i) {
     const Participant& participant = op.participants()[i];
     const uint64_t operand_bytes = OperandBytes(plan, participant);
-    const int parts = participant.blocks ? plan.in_blocks : 1;
+    const int parts = participant.blocks ? plan.shape.in_blocks : 1;
     for (int block = 0; block < parts; ++block) {
       const void* from = participant.blocks   ? participant.blocks[block]
                          : op.kept[i].empty() ? participant.in

@@ -138,7 +138,7 @@ Recorder::Slot& Recorder::slot(uint64_t number) const {
 }
 
 uint64_t Recorder::Write(const Plan& plan) {
-  const std::string label = plan.label ? *plan.label : "";
+  const std::string label = plan.record.label ? *plan.record.label : "";
   const std::string text = (plan.what + '\0' + label).substr(0, kTextBytes / 4);
   uint64_t written = header_->written.load(std::memory_order_relaxed);
   // A text is contiguous: if it does not fit before the end of the ring, it is written to the ring's start.
@@ -146,7 +146,7 @@ uint64_t Recorder::Write(const Plan& plan) {
   if (text.size() > left) written += left;
   std::memcpy(text_ + written % kTextBytes, text.data(), text.size());
   header_->written.store(written + text.size(), std::memory_order_release);
-  plan.text_bytes = static_cast<uint32_t>(text.size());
+  plan.record.text_bytes = static_cast<uint32_t>(text.size());
   return written + 1;
 }
 
@@ -154,15 +154,15 @@ uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, Oper
                          OperationRecord::Time launched) {
   MutexLock lock(mutex_);
   const uint64_t written = header_->written.load(std::memory_order_relaxed);
-  if (plan.text_at == 0 || written - (plan.text_at - 1) > kTextBytes) plan.text_at = Write(plan);
-  header_->process.store(plan.process, std::memory_order_relaxed);
+  if (plan.record.text_at == 0 || written - (plan.record.text_at - 1) > kTextBytes) plan.record.text_at = Write(plan);
+  header_->process.store(plan.group.process, std::memory_order_relaxed);
   const uint64_t number = header_->last.load(std::memory_order_relaxed) + 1;
   Slot& s = slot(number);
   Invalidate(s.number);
   s.sequence = sequence;
   s.key = key;
-  s.text_at = plan.text_at;
-  s.text_bytes = plan.text_bytes;
+  s.text_at = plan.record.text_at;
+  s.text_bytes = plan.record.text_bytes;
   s.arrived = Nanoseconds(arrived);
   s.launched = Nanoseconds(launched);
   s.ended = 0;

@@ -34,7 +34,7 @@ class CudaPlan {
     slice_ = longer * 512 / std::min(element_, settings.result_bytes());
     tile_ = slice_ * slices;
     plan_ = MakePlan(schedule, settings, 0, 1);
-    plan_->tile_elements = tile_;
+    plan_->shape.tile_elements = tile_;
     for (int p = 0; p <= schedule.pieces; ++p) piece_begin_.push_back(plan_->PieceBegin(p));
     for (const RankTable& table : schedule.tables) {
       std::vector<uint32_t> route;

@@ -43,11 +43,11 @@ class Place {
 
 Plan SumPlan(uint64_t divisor, bool exact) {
   Plan plan;
-  plan.exact = exact;
-  plan.dtype = DType::kF32;
-  plan.kernels = FindKernels(DType::kF32, ReduceOp::kSum);
-  plan.element_bytes = plan.partial_bytes = sizeof(float);
-  plan.divisor = divisor;
+  plan.data.exact = exact;
+  plan.data.dtype = DType::kF32;
+  plan.data.kernels = FindKernels(DType::kF32, ReduceOp::kSum);
+  plan.data.element_bytes = plan.data.partial_bytes = sizeof(float);
+  plan.data.divisor = divisor;
   return plan;
 }
 
@@ -190,18 +190,18 @@ std::string Refusal(bool exact, uint8_t flags, std::shared_ptr<const PlanEpilogu
                     StepKind kind = StepKind::kReduce) {
   Plan plan = SumPlan(0, exact);
   plan.epilogue = std::move(epilogue);
-  plan.block_elements = 8;
-  plan.tile_elements = 8;
-  plan.ranks = {{0, 0, "rank 0"}, {0, 1, "rank 1"}};
+  plan.shape.block_elements = 8;
+  plan.shape.tile_elements = 8;
+  plan.group.ranks = {{0, 0, "rank 0"}, {0, 1, "rank 1"}};
   RankTable table;
   table.rank = 0;
   table.steps = {{static_cast<uint8_t>(kind), flags, static_cast<uint8_t>(Buffer::kInput),
                   static_cast<uint8_t>(Buffer::kOutput), 0, 0, 0, 0, 2, 0}};
   table.lane_begin = {0, 1};
   table.peers = {0, 1 | Peer::kMemory};
-  plan.locals = {table, table};
-  plan.locals[1].rank = 1;
-  plan.locals[1].peers = {0 | Peer::kMemory, 1};
+  plan.group.locals = {table, table};
+  plan.group.locals[1].rank = 1;
+  plan.group.locals[1].peers = {0 | Peer::kMemory, 1};
   try {
     CheckPlan(plan, 1 << 16);
   } catch (const std::invalid_argument& error) {

@@ -90,7 +90,7 @@ CASE("fused calls of many sizes") {
   FusedSites call(&job, Find("all_reduce direct 1x4 x1"), Sized(100, 60, Protocol::kMemory), kCollectives);
   call.Answer(3, [&](int process, const PlanRequest& request) {
     auto plan = call.MakeOne(3, process, request);
-    plan->block_elements = 99;
+    plan->shape.block_elements = 99;
     plan->Seal();
     request.Resolve(plan);
   });

@@ -56,7 +56,7 @@ CASE("a failure before the connection") {
   Site4 site(&job, "all_reduce halving_doubling 4x1 x1", Sized(50));  // fits a slot whole
   job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
     auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
-    plan->tile_elements = uint64_t{1} << 50;
+    plan->shape.tile_elements = uint64_t{1} << 50;
     request.Resolve(plan);
   });
   for (const Status& status : site.Run({0, 1, 2, 3})) {

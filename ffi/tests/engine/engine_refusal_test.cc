@@ -63,7 +63,7 @@ CASE("buffers of an epilogue that do not fit") {
   job.Answer("momentum", [&](int process, const PlanRequest& request) {
     auto plan = MakePlan(Find("reduce_scatter direct 1x4 x1"), settings, process, job.channels());
     plan->epilogue = MakeEpilogue({"momentum"}, DType::kF32, DType::kF32, {DType::kF32, DType::kF32});
-    for (RankTable& table : plan->locals) {
+    for (RankTable& table : plan->group.locals) {
       for (Step& step : table.steps) {
         if (step.flags & StepFlag::kFinal) step.flags |= StepFlag::kEpilogue;
       }

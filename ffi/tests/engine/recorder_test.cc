@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 Plan Labelled(const std::string& text) {
   Plan plan;
   plan.what = "what " + text;
-  plan.label = std::make_shared<const std::string>(text);
+  plan.record.label = std::make_shared<const std::string>(text);
   return plan;
 }
 
@@ -107,7 +107,7 @@ CASE("old records are overwritten") {
   std::vector<OperationRecord> records = recorder.After(0);
   CHECK_EQ(records.size(), Recorder::kCapacity);
   CHECK(records.front().number == first + 1 && records.back().number == last);
-  CHECK(records.front().label == *later.label && recorder.NumberOf(0) == 0);
+  CHECK(records.front().label == *later.record.label && recorder.NumberOf(0) == 0);
   recorder.End(first, false);  // another record has its slot now
   for (const OperationRecord& record : recorder.After(0)) CHECK(record.state == State::kRunning);
 }

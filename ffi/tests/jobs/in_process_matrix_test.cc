@@ -74,7 +74,7 @@ class Process {
     if (case_.what == What::kNoMemory) {
       job_.Answer(tried.site(0)->spec().specs[0], [this, settings](int, const PlanRequest& request) {
         auto plan = MakePlan(schedule_, settings, 0, job_.channels());
-        plan->tile_elements = uint64_t{1} << 50;  // scratch larger than the address space
+        plan->shape.tile_elements = uint64_t{1} << 50;  // scratch larger than the address space
         request.Resolve(std::move(plan));
       });
     }

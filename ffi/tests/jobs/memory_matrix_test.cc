@@ -176,7 +176,7 @@ class Member {
     }
     auto plan = MakePlan(schedule_, settings, process_, 1);
     // Scratch larger than the address space.
-    if (wanting && victim_) plan->tile_elements = uint64_t{1} << 50;
+    if (wanting && victim_) plan->shape.tile_elements = uint64_t{1} << 50;
     request.Resolve(plan);
   }
 

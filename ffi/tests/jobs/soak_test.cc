@@ -153,8 +153,8 @@ class Member {
       if (!engine->NextRequest(0.05, &request)) continue;
       const Choice choice(seed_, epoch, std::stoull(request.spec()), process_);
       auto plan = MakePlan(*choice.schedule, choice.settings, process_ - choice.first, 1);
-      plan->process += choice.first;
-      for (RankPlace& rank : plan->ranks) {
+      plan->group.process += choice.first;
+      for (RankPlace& rank : plan->group.ranks) {
         rank.process += choice.first;
         rank.device += choice.first;
       }

@@ -233,32 +233,33 @@ std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings
   plan->what = "test " + schedule.name;
   plan->key = settings.key;
   plan->half = schedule.half;
-  plan->dtype = settings.dtype;
-  plan->element_bytes = plan->partial_bytes = ElementBytes(settings.dtype);
+  plan->data.dtype = settings.dtype;
+  plan->data.element_bytes = plan->data.partial_bytes = ElementBytes(settings.dtype);
   if (schedule.reduces()) {
-    plan->kernels = FindKernels(settings.dtype, settings.op);
-    CHECK(plan->kernels != nullptr);
-    plan->partial_bytes = plan->kernels->accumulator_bytes;
-    plan->divisor = settings.divisor;
+    plan->data.kernels = FindKernels(settings.dtype, settings.op);
+    CHECK(plan->data.kernels != nullptr);
+    plan->data.partial_bytes = plan->data.kernels->accumulator_bytes;
+    plan->data.divisor = settings.divisor;
   }
   plan->epilogue = settings.epilogue;
   plan->protocol = settings.protocol;
-  plan->tile_elements = settings.tile;
-  plan->piece_bytes = settings.piece_bytes;
+  plan->shape.tile_elements = settings.tile;
+  plan->shape.piece_bytes = settings.piece_bytes;
   plan->channels = std::max(1, std::min(schedule.nlanes, channels));
-  plan->in_blocks = schedule.in_blocks;
-  plan->out_blocks = schedule.out_blocks;
-  plan->pieces = schedule.pieces;
-  plan->scratch_chunks = schedule.scratch_chunks;
-  plan->nlanes = schedule.nlanes;
-  plan->block_elements = settings.block;
+  plan->shape.in_blocks = schedule.in_blocks;
+  plan->shape.out_blocks = schedule.out_blocks;
+  plan->shape.pieces = schedule.pieces;
+  plan->shape.scratch_chunks = schedule.scratch_chunks;
+  plan->shape.nlanes = schedule.nlanes;
+  plan->shape.block_elements = settings.block;
   plan->timeout_s = settings.timeout_s;
-  plan->process = process;
+  plan->group.process = process;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     const int where = schedule.placement[rank];
-    plan->ranks.push_back({where, rank, "rank " + std::to_string(rank) + " (process " + std::to_string(where) + ")"});
+    plan->group.ranks.push_back(
+        {where, rank, "rank " + std::to_string(rank) + " (process " + std::to_string(where) + ")"});
     if (where != process) continue;
-    plan->locals.push_back(schedule.tables[rank]);
+    plan->group.locals.push_back(schedule.tables[rank]);
   }
   plan->Seal();
   return plan;
