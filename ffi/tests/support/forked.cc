@@ -37,6 +37,7 @@ bool LinkShared(int process, ProcessEngine& engine, const std::vector<int>& peer
   for (int p : peers) {
     const Shown& peer = *shown[p];
     Until([&] { return peer.offered[process] || over(); });
+    if (!peer.offered[process]) return false;
     try {
       network.connectors().Offer("shm", {p, 0, false}, {});
       for (bool sending : {false, true}) {
