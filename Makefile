@@ -24,7 +24,6 @@ IMAGES ?= cpu cuda
 FUZZ_SECONDS ?= 600
 UNITY ?= ON
 COVERAGE ?= OFF
-TIDY ?= library tests
 CXX ?= g++
 
 SHELL := bash
@@ -93,7 +92,7 @@ UNITS := build/tidy/CMakeFiles
 TIDY_library := ffi/(?!tests/)|$(UNITS)/(jaxring_(?!test_)|_native).*/Unity/
 TIDY_tests := ffi/tests/$(if $(wildcard /usr/include/rdma/rdma_cma.h),,(?!transport/rdma/(verbs_abi_layout|write_source)\.))|$(UNITS)/jaxring_test_.*/Unity/
 
-tidy: $(TIDY:%=tidy-%) ## clang-tidy on the C++ code, with the checks of .clang-tidy (TIDY="library tests", or one of them)
+tidy: tidy-library tidy-tests ## clang-tidy on the C++ code, with the checks of .clang-tidy
 
 tidy-library tidy-tests: tidy-%: $(ENVIRONMENT)
 	$(SAY) "clang-tidy: $*"

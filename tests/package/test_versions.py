@@ -148,7 +148,7 @@ def test_the_turns_of_ci_are_all_of_it_and_a_third_of_the_slow_tests_each(tested
     assert not [call for call in whole if "--slow-share" in call]
     assert {comparable(call) for turn in turns for call in turn} == {comparable(call) for call in whole}
     for turn, of_it in enumerate(turns):
-        slow = [call for call in of_it if "slow and not repeated" in call or "-m 'slow" in call or "or sampled" in call]
+        slow = [call for call in of_it if "-m 'slow" in call or "or sampled" in call]
         assert slow
         assert all(f" --slow-share {turn}/3 " in call for call in slow)
         assert len(of_it) < len(whole)
