@@ -8,6 +8,7 @@
     jaxring topo --rings                  rings and trees, what part they are of what the machine can do, and why
     jaxring topo --graph rings.xml        these rings for NCCL (NCCL_GRAPH_FILE)
     jaxring topo --rings --gpus 0,4       among these GPUs only, as a mesh axis has them
+    jaxring topo --rings --join other.xml rings through this machine and another one, of another kind
     jaxring topo --plan trees.json        the trees of an all-reduce as a schedule, for programs and jaxring simulate
     jaxring topo --svg machine.svg        a drawing, with the rings and the bottleneck
     jaxring topo --file network.yml       a network, from ASTRA-sim's network file or InfraGraph (also with --rings)
@@ -25,7 +26,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import arguments as types
-from jaxring.cli import tables, topo_network, topo_search
+from jaxring.cli import tables, topo_joined, topo_network, topo_search
 from jaxring.settings import load
 from jaxring.topology import detect, paths, xml
 from jaxring.topology.formats import reading
@@ -48,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--paths", action="store_true", help="print the type and the GB/s of each pair's best path instead")
     add("--rings", action="store_true", help="search rings and trees, and print them beside what the machine can do")
     add("--machines", type=types.positive, default=1, metavar="N", help="for a job on N such machines (default: 1)")
+    help_ = "a further machine of the job, which may be of another kind, from NCCL's XML; may be given more than once"
+    add("--join", action="append", default=[], metavar="FILE", help=help_)
     add("--cross-nic", action="store_true", help="a ring may leave a machine by another NIC than it came in by")
     help_ = "search among these GPUs of each machine only, by numbers with commas; a plan's ranks are in this order"
     add("--gpus", type=_numbers, default=[], metavar="LIST", help=help_)
@@ -69,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.file:
         values = dataclasses.replace(values, topo_file=arguments.file)
     machine = detect.machine(values)
+    if arguments.join:
+        return topo_joined.run(machine, arguments)
     if arguments.job:
         from jaxring.cli import topo_job
 

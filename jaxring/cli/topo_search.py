@@ -17,7 +17,10 @@ from jaxring.topology.formats import graph
 from jaxring.topology.search import report
 from jaxring.topology.search import trees as tree_search
 from jaxring.topology.search.channels import channels
+from jaxring.topology.search.gather import Gathering
+from jaxring.topology.search.join import Joined
 from jaxring.topology.search.rings import Rings
+from jaxring.topology.search.trees import Trees
 from jaxring.topology.wiring import name
 
 if TYPE_CHECKING:
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
     from jaxring.topology.fabric import Fabric
     from jaxring.topology.machine import Gpu, Machine, Net
     from jaxring.topology.search.bound import Bound
-    from jaxring.topology.search.gather import Gathering
     from jaxring.topology.search.report import Found
-    from jaxring.topology.search.trees import Trees
+
+# What has a bound, and a share of it.
+Bounded = Rings | Joined | Trees | Gathering
 
 _MOST_LINKS, _MOST_RANKS = 4, 64
 
@@ -125,7 +129,7 @@ def show_rings(out: Any, found: Found) -> None:
     members = sorted(rings.rings[0].order)
     if len(members) < len(gpus):
         of = f"among {', '.join(name(gpus[gpu]) for gpu in members)} {of}"
-    named: list[tuple[str, Rings | Trees | Gathering]] = [("rings", rings), ("trees (all_reduce)", trees)]
+    named: list[tuple[str, Bounded]] = [("rings", rings), ("trees (all_reduce)", trees)]
     if found.gathering:
         named.append(("trees (all_gather)", found.gathering))
     show_bounds(out, of, named)
@@ -137,7 +141,7 @@ def show_rings(out: Any, found: Found) -> None:
             out.print(f"The rings fill {_said(full)}.", highlight=False)
 
 
-def show_bounds(out: Any, where: str, found: Sequence[tuple[str, Rings | Trees | Gathering]]) -> None:
+def show_bounds(out: Any, where: str, found: Sequence[tuple[str, Bounded]]) -> None:
     """Schedules by their names, beside the bound."""
     columns = ("schedule", "busbw GB/s", "bound", "share", "proof")
     out.print(tables.table(f"All ranks {where}, long messages", columns, [_row(*each) for each in found]))
@@ -157,10 +161,12 @@ def show_bottleneck(out: Any, fabric: Fabric, bound: Bound) -> None:
     out.print(f"Bottleneck: what has to {'enter' if enters else 'leave'} {who} goes by {links}.", highlight=False)
 
 
-def _row(schedule: str, found: Rings | Trees | Gathering) -> list[str]:
-    bus = found.total if isinstance(found, Rings) else found.bus
+def _row(schedule: str, found: Bounded) -> list[str]:
+    bus = found.total if isinstance(found, Rings | Joined) else found.bus
     if found.share >= 1 - 1e-6:
         proof = "no schedule has more"
+    elif isinstance(found, Joined):
+        proof = "the best chains of each, of one speed"
     elif found.proven:
         proof = f"no set of {schedule.partition(' ')[0]} has more"
     else:
@@ -243,5 +249,5 @@ def write_drawing(machine: Machine, found: Found | None, path: str) -> str:
     """Draws the machine, and says where."""
     from jaxring.topology import drawing
 
-    _write(path, drawing.svg(paths.wired(machine)[0], found.rings if found and found.machines == 1 else None))
+    _write(path, drawing.svg(paths.wired(machine)[0], found))
     return f"{path}: the machine, drawn."

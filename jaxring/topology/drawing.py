@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from jaxring.topology.fabric import Fabric, Vertex, VertexKind
 
 if TYPE_CHECKING:
-    from jaxring.topology.search.rings import Rings
+    from jaxring.topology.search.report import Found
+    from jaxring.topology.search.rings import Ring, Rings
     from jaxring.topology.wiring import Wiring
 
 _COLOURS = ("#0b6bcb", "#1f7a1f", "#9a5b13", "#7d1fa0", "#00838f", "#ad1457", "#5d4037", "#455a64")
@@ -24,6 +25,7 @@ _FILL = {
 }
 _WIDTH, _HEIGHT, _ACROSS, _DOWN, _MARGIN = 96, 26, 116, 78, 24
 _RED = "#d32f2f"
+_NETWORK = -1  # what joins machines, where a vertex of one of them stands otherwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,29 +35,46 @@ class _Places:
     bottom: float  # of the row of GPUs and NICs
 
 
-def svg(wiring: Wiring, rings: Rings | None = None) -> str:
-    """The machine; with rings in colours, and the links that limit it marked in red, where a search is given."""
+def svg(wiring: Wiring, found: Found | None = None) -> str:
+    """The machine; with rings in colours, and what limits it marked in red, where a search is given.
+
+    Of a job on several such machines each ring is the part on one of them, from the NIC where it comes in to that where
+    it goes out.
+    """
     fabric = wiring.fabric
-    limits: set[tuple[int, int]] = set()
-    if rings is not None:
-        used = rings.wiring.fabric
-        limits = {(used.links[i].source, used.links[i].target) for i in rings.bound.links}
+    limits = _limits(found, len(fabric.vertices)) if found is not None else set()
     places = _place(fabric)
     shapes: list[str] = []
-    below = _rings(fabric, places, rings, shapes) if rings is not None else places.bottom + 20
+    below = _rings(fabric, places, found.rings, shapes) if found is not None else places.bottom + 20
     switch = next((i for i, vertex in enumerate(fabric.vertices) if vertex.kind is VertexKind.NVSWITCH), None)
     if switch is not None:
         places.at[switch] = (places.width / 2, below + 50)
         below += 80
     lines = _links(fabric, places, limits)
-    boxes = [_box(vertex, *places.at[i]) for i, vertex in enumerate(fabric.vertices) if i in places.at]
-    notes, height = _notes(rings, below)
+    ports = {end for pair in limits if _NETWORK in pair for end in pair}
+    boxes = [
+        _box(vertex, *places.at[i], _RED if i in ports else "#555")
+        for i, vertex in enumerate(fabric.vertices)
+        if i in places.at
+    ]
+    notes, height = _notes(found, below)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{places.width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {places.width:.0f} {height:.0f}" font-family="sans-serif" font-size="11">'
     )
     ground = f'<rect width="{places.width:.0f}" height="{height:.0f}" fill="white"/>'
     return "\n".join([head, ground, *lines, *shapes, *boxes, *notes, "</svg>"]) + "\n"
+
+
+def _limits(found: Found, vertices: int) -> set[tuple[int, int]]:
+    """The ends of the links that limit it, as vertices of one machine of so many vertices, or `_NETWORK`."""
+    links = found.fabric.links
+    ends = [(links[i].source, links[i].target) for i in found.rings.bound.links]
+    if found.machines == 1:
+        return set(ends)
+    # The network is the first vertex of a cluster, and then each machine has as many.
+    one, other = ([(end[at] - 1) % vertices if end[at] else _NETWORK for end in ends] for at in (0, 1))
+    return set(zip(one, other, strict=True))
 
 
 def _place(fabric: Fabric) -> _Places:
@@ -129,13 +148,15 @@ def _links(fabric: Fabric, places: _Places, limits: set[tuple[int, int]]) -> lis
 
 
 def _rings(fabric: Fabric, places: _Places, rings: Rings, shapes: list[str]) -> float:
-    """Arcs below the row from each GPU to the next; returns where they end."""
+    """Arcs below the row from each GPU or NIC to the next; returns where they end."""
     lowest = 0.0
     for number, ring in enumerate(rings.rings[: len(_COLOURS)]):
         colour = _COLOURS[number]
-        stops = [*ring.order, ring.order[0]]
+        stops = [fabric.ranks[gpu] for gpu in (ring.order if ring.nics else (*ring.order, ring.order[0]))]
+        if ring.nics:
+            stops = [rings.wiring.nics[ring.nics[0]], *stops, rings.wiring.nics[ring.nics[1]]]
         for one, other in itertools.pairwise(stops):
-            (x1, y), (x2, _) = places.at[fabric.ranks[one]], places.at[fabric.ranks[other]]
+            (x1, y), (x2, _) = places.at[one], places.at[other]
             y += _HEIGHT / 2
             x1, x2 = x1 + 4 * number - 14, x2 + 4 * number - 14
             deep = 16 + 5 * number + 0.12 * abs(x2 - x1)
@@ -145,23 +166,34 @@ def _rings(fabric: Fabric, places: _Places, rings: Rings, shapes: list[str]) -> 
     return places.bottom + lowest + 20
 
 
-def _box(vertex: Vertex, x: float, y: float) -> str:
+def _box(vertex: Vertex, x: float, y: float, rim: str) -> str:
     left, top = x - _WIDTH / 2, y - _HEIGHT / 2
     box = f'<rect x="{left:.0f}" y="{top:.0f}" width="{_WIDTH}" height="{_HEIGHT}" rx="4"'
     text = f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{escape(vertex.name)}</text>'
-    return f'{box} fill="{_FILL[vertex.kind]}" stroke="#555"/>{text}'
+    return f'{box} fill="{_FILL[vertex.kind]}" stroke="{rim}"/>{text}'
 
 
-def _notes(rings: Rings | None, top: float) -> tuple[list[str], float]:
+def _stops(rings: Rings, ring: Ring) -> str:
+    """A ring's GPUs, and the ports by which it comes to a machine and leaves it."""
+    gpus, ports = rings.wiring.machine.gpus, rings.wiring.nics
+    order = "GPUs " + " ".join(str(gpus[gpu].dev) for gpu in ring.order)
+    if not ring.nics:
+        return order
+    enters, leaves = (rings.wiring.fabric.vertices[ports[nic]].name for nic in ring.nics)
+    return f"in by {enters}, {order}, out by {leaves}"
+
+
+def _notes(found: Found | None, top: float) -> tuple[list[str], float]:
     """What the colours mean, and the height of the drawing."""
     rows = [("#333", "Numbers are GB/s in each direction.")]
-    if rings is not None:
-        gpus = rings.wiring.machine.gpus
+    if found is not None:
+        rings = found.rings
+        if found.machines > 1:
+            rows.append(("#333", f"One of {found.machines} such machines."))
         for number, ring in enumerate(rings.rings):
-            order = " ".join(str(gpus[gpu].dev) for gpu in ring.order)
             colour = _COLOURS[number] if number < len(_COLOURS) else "#333"
             more = "" if number < len(_COLOURS) else " (not drawn)"
-            rows.append((colour, f"ring {number + 1}: GPUs {order}, {ring.gigabytes:.4g} GB/s{more}"))
+            rows.append((colour, f"ring {number + 1}: {_stops(rings, ring)}, {ring.gigabytes:.4g} GB/s{more}"))
         share = f"{rings.total:.4g} of {float(rings.bound.bus):.4g} GB/s busbw, {rings.share:.1%}"
         rows.append((_RED, f"red: the bottleneck, or one of several alike. Rings have {share}."))
     texts = [

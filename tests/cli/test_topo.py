@@ -19,6 +19,7 @@ from tests import ROOT
 from tests.topology.machines import nvswitch_machine, pcie_machine
 
 SOCKETS = str(ROOT / "examples/topology/two_sockets.xml")
+SMALL = str(ROOT / "examples/topology/four_gpus.xml")
 MESH = str(ROOT / "examples/topology/nvlink_mesh.xml")
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -173,6 +174,20 @@ def test_a_drawing_has_devices_speeds_rings_and_the_bottleneck(tmp_path):
     assert not [path for path in plain.iter(f"{SVG}path") if path.get("stroke") in ("#d32f2f", "#0b6bcb")]
 
 
+def test_a_drawing_of_one_of_several_machines_has_the_way_from_port_to_port(tmp_path):
+    assert topo("--file", SOCKETS, "--machines", "2", "--rings", "--svg", str(tmp_path / "drawn.svg")) == 0
+    drawn = ET.parse(tmp_path / "drawn.svg").getroot()
+    texts = [text.text or "" for text in drawn.iter(f"{SVG}text")]
+    (ring,) = [text for text in texts if text.startswith("ring 1: in by mlx5_")]
+    assert re.search(r"GPUs( \d){8}, out by mlx5_", ring)
+    assert "One of 2 such machines." in texts
+    arcs = [path for path in drawn.iter(f"{SVG}path") if path.get("stroke") == "#0b6bcb"]
+    assert len(arcs) == 9  # from a port through eight GPUs to a port
+    # Each NIC's port has 25 GB/s, and the link between the CPUs 10.
+    red = [each for each in drawn.iter() if each.get("stroke") == "#d32f2f"]
+    assert red
+
+
 def test_everything_in_a_drawing_lies_within_it(tmp_path, file):
     for number, machine in enumerate((nvswitch_machine(8, nics=2), pcie_machine(6, cpus=3), pcie_machine(2))):
         target = tmp_path / f"{number}.svg"
@@ -184,6 +199,31 @@ def test_everything_in_a_drawing_lies_within_it(tmp_path, file):
             assert 0 <= left <= width - float(box.get("width", "0"))
             assert 0 <= top <= height - float(box.get("height", "0"))
         assert all(0 <= float(text.get("y", "-1")) <= height for text in drawn.iter(f"{SVG}text"))
+
+
+def test_machines_that_differ_are_joined(capsys):
+    assert topo("--file", SOCKETS, "--join", SMALL, "--join", SOCKETS, "--rings") == 0
+    out = capsys.readouterr().out
+    order = re.search(r"^10 +(0/GPU.*)$", out, re.MULTILINE)
+    assert order
+    assert [stop.split("/")[0] for stop in order[1].split()] == ["0"] * 8 + ["1"] * 4 + ["2"] * 8
+    # The link between the CPUs of the larger ones has 10 GB/s, and the NIC of the small one 12.
+    assert re.search(r"^rings +10 ", out, re.MULTILINE)
+    assert "Bottleneck: what has to" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--join: --join is of machines that differ"),
+        (["--rings", "--svg", "x.svg"], "--svg: --join is of machines that differ"),
+        (["--rings", "--machines", "2"], "--machines: --join is of machines that differ"),
+        (["--rings", "--join", MESH], f"There are no rings through the machine from {MESH}: a ring over several"),
+    ],
+)
+def test_what_joins_no_machines_is_an_error(options, said, capsys):
+    assert topo("--file", SOCKETS, "--join", SMALL, *options) == 1
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_network(capsys, tmp_path):
