@@ -16,6 +16,7 @@ import functools
 import itertools
 import json
 import pathlib
+import resource
 from typing import TYPE_CHECKING, Any
 
 from jaxring.bench.status import Status
@@ -141,7 +142,13 @@ def run(arguments: argparse.Namespace) -> int:
     )
     out.print(tables.table(title, columns, [_row(each) for each in runs], spare=("took s", "played", "messages")))
     _print_path(out, runs[-1])
+    out.print(f"Simulated in {sum(run.cpu_s for run in runs):.1f} s of CPU time and {_peak_mib():.0f} MiB of memory.")
     return 0
+
+
+def _peak_mib() -> float:
+    """The most memory that this process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _runs(
@@ -261,7 +268,7 @@ def _row(run: Run) -> list[str]:
         busy or "none",
         str(run.messages),
         run.how,
-        f"{run.wall_s:.1f}",
+        f"{run.cpu_s:.1f}",
     ]
 
 

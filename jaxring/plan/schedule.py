@@ -234,17 +234,24 @@ class Schedule:
         return ScheduleError(f"{self.spec.algorithm} {self.spec.collective} of {self.spec.nranks} ranks: {what}")
 
     def table(self, rank: int) -> Table:
-        """The lanes of one rank as the arrays that the engines read. An absent buffer's chunk is written as 0."""
+        """The lanes of one rank as the arrays that the engines read."""
+        rows, begin, peers = self.rows(rank)
+        return Table(np.array(rows, STEP_DTYPE), np.array(begin, np.uint32), np.array(peers, np.int32))
+
+    def rows(self, rank: int) -> tuple[list[tuple[int, ...]], list[int], list[int]]:
+        """The same as lists: steps, where lanes begin, and peers. An absent buffer's chunk is written as 0."""
         rows: list[tuple[int, ...]] = []
         begin = [0]
         peers: list[int] = []
         for lane in self.lanes(rank):
             for step in lane:
-                src, dst = step.src, step.dst
+                src, dst, recv, send = step.src, step.dst, step.recv, step.send
                 recv_begin = len(peers)
-                peers.extend(p.rank | MEMORY_PEER if p.memory else p.rank for p in step.recv)
+                if recv:
+                    peers += [p.rank | MEMORY_PEER if p.memory else p.rank for p in recv]
                 send_begin = len(peers)
-                peers.extend(p.rank | MEMORY_PEER if p.memory else p.rank for p in step.send)
+                if send:
+                    peers += [p.rank | MEMORY_PEER if p.memory else p.rank for p in send]
                 rows.append(
                     (
                         int(step.kind),
@@ -255,12 +262,12 @@ class Schedule:
                         dst.index if dst else 0,
                         recv_begin,
                         send_begin,
-                        len(step.recv),
-                        len(step.send),
+                        len(recv),
+                        len(send),
                     )
                 )
             begin.append(len(rows))
-        return Table(np.array(rows, STEP_DTYPE), np.array(begin, np.uint32), np.array(peers, np.int32))
+        return rows, begin, peers
 
     def message_peers(self, rank: int) -> tuple[frozenset[int], frozenset[int]]:
         """The ranks to which ``rank`` sends messages, and those from which it receives them."""

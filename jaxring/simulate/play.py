@@ -84,7 +84,9 @@ class Player:
         # flow -> (connection or -1, lane, the message's number in the record, how much later it arrives)
         self.flow_for: dict[int, tuple[int, int, int, float]] = {}
         self.processor: dict[int, float] = {}
-        self.heap: list[tuple[float, int, int, int, int]] = []
+        # The events of each moment, in the order in which they arose: many ranks do the same at the same moment.
+        self.due: dict[float, list[tuple[int, int, int]]] = {}
+        self.moments: list[float] = []  # a heap
         self.count = 0
         self.messages = 0
         self.left: dict[int, int] = {}
@@ -95,7 +97,12 @@ class Player:
 
     def push(self, when: float, kind: int, a: int, b: int = 0) -> None:
         self.count += 1
-        heapq.heappush(self.heap, (when, self.count, kind, a, b))
+        due = self.due.get(when)
+        if due is None:
+            self.due[when] = [(kind, a, b)]
+            heapq.heappush(self.moments, when)
+        else:
+            due.append((kind, a, b))
 
     def begin(self) -> None:
         """Every rank's first event. Ranks that share memory wait for the last of them."""
@@ -113,12 +120,11 @@ class Player:
 
     def run(self) -> Played:
         self.begin()
-        heap, flows = self.heap, self.flows
+        flows = self.flows
         now = 0.0
-        while heap:
-            now = heap[0][0]
-            while heap and heap[0][0] == now:
-                _, _, kind, a, b = heapq.heappop(heap)
+        while self.moments:
+            now = heapq.heappop(self.moments)
+            for kind, a, b in self.due[now]:  # what arises at this very moment is appended
                 if kind == _READY:
                     self.ready(a, now)
                 elif kind == _ARRIVE:
@@ -146,6 +152,7 @@ class Player:
                 elif self.wrong is not None:
                     _, link, speed = self.wrong.limits()[a]
                     flows.limit(link, speed)
+            del self.due[now]
             if flows.unsettled:
                 for end, flow in flows.settle(now):
                     self.push(end, _MOVED, flow, flows.version[flow])
@@ -171,37 +178,36 @@ class Player:
     def ready(self, lane: int, now: float) -> None:
         """Begins the lane's next step, or notes what it waits for."""
         op = self.ops[lane][self.at[lane]]
-        while not self.elements[op.length][self.tile[lane]]:
+        while not (elements := self.elements[op.length][self.tile[lane]]):
             if not self.advance(lane, now):
                 return
             op = self.ops[lane][self.at[lane]]
-        rank = self.rank[lane]
+        rank, arrived, sent = self.rank[lane], self.arrived, self.sent
         if self.dead and now >= self.dead.get(rank, _NEVER):
             return
         for connection in op.recv:
-            if not self.arrived[connection]:
+            if not arrived[connection]:
                 self.reader[connection] = lane
                 return
-        slots = self.model.slots
+        model = self.model
+        slots = model.slots
         for connection in op.send:
-            if self.sent[connection] >= slots:
+            if sent[connection] >= slots:
                 returned = self.returned[connection]
                 while returned and returned[0] <= now:
                     returned.popleft()
-                    self.sent[connection] -= 1
-                if self.sent[connection] >= slots:
+                    sent[connection] -= 1
+                if sent[connection] >= slots:
                     if returned:
                         self.push(returned[0], _READY, lane)
                     else:
                         self.writer[connection] = lane
                     return
         for connection in op.recv:
-            self.arrived[connection] -= 1
+            arrived[connection] -= 1
         for connection in op.send:
-            self.sent[connection] += 1
-        model = self.model
+            sent[connection] += 1
         slowed = self.wrong.slowed(rank) if self.wrong else 1.0
-        elements = self.elements[op.length][self.tile[lane]]
         busy = (len(op.recv) * model.recv_overhead + elements * op.read_width * model.copy) * slowed
         start = now
         if model.one_processor:
@@ -209,11 +215,11 @@ class Player:
             self.processor[rank] = start + busy + len(op.send) * model.send_overhead * slowed
         if self.record is not None:
             self.record.begin(lane, self.tile[lane], self.at[lane], op, now, start)
-        if not op.memory:
+        if op.memory:
+            self.pending[lane] = 1
+            self.push(start + busy + model.memory, _ACCESS, lane)
+        else:
             self.make(lane, start + busy)
-            return
-        self.pending[lane] = 1
-        self.push(start + busy + model.memory, _ACCESS, lane)
 
     def make(self, lane: int, when: float) -> None:
         """Moves what crosses by memory, or sends what the step has made by ``when``."""

@@ -77,8 +77,7 @@ def compile_lanes(schedule: Schedule, sizes: Sizes, symmetry: Symmetry | None = 
     by_memory: set[int] = set()
     ranks: Iterable[int] = range(schedule.spec.nranks) if symmetry is None else symmetry.ranks
     for rank in ranks:
-        table = schedule.table(rank)
-        steps, peers, begin = table.steps.tolist(), table.peers.tolist(), table.lane_begin.tolist()
+        steps, begin, peers = schedule.rows(rank)
         for lane, (first, end) in enumerate(itertools.pairwise(begin)):
             if first == end:
                 continue
@@ -138,21 +137,21 @@ class _Reader:
         if flags & _ZERO:
             return None
         in_memory = dst in (_INPUT, _OUTPUT)
-        chunk = (dst, dst_chunk) if in_memory or not src else (src, src_chunk)
         if not in_memory and not src:
             raise ScheduleError(f"rank {self.rank}, lane {self.lane}, step {number}: it names no chunk")
-        length = self.length(*chunk, number)
+        length = self.length(dst, dst_chunk, number) if in_memory or not src else self.length(src, src_chunk, number)
         if dst == _SCRATCH:
             self.scratch[dst_chunk] = length
         sources = tuple(self.peers[recv_begin : recv_begin + recv_count])
-        targets = tuple(self.peers[send_begin : send_begin + send_count])
+        targets = tuple(self.peers[send_begin : send_begin + send_count]) if send_count else ()
         parts = src_chunk if kind == _SPREAD else 0
         # All that an Op says of a step.
         key = (kind, flags, src, dst, length, parts, sources, targets)
-        if key not in self.alike:
+        alike = self.alike.get(key)
+        if alike is None:
             op = self._op(*key)
-            self.alike[key] = self.known.setdefault(op, op)
-        return self.alike[key]
+            alike = self.alike[key] = self.known.setdefault(op, op)
+        return alike
 
     def _op(
         self,

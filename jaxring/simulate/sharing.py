@@ -6,6 +6,7 @@ computed anew, once for all changes at one moment. A flow alone on its links nee
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,9 +51,10 @@ class Flows:
             self.rate.append(0.0)
             self.since.append(now)
             self.version.append(0)
+        on = self.on
         for link in route:
-            on = self.on[link]
-            on[flow] = on.get(flow, 0) + 1
+            sharing = on[link]
+            sharing[flow] = sharing[flow] + 1 if flow in sharing else 1
         self._fresh.append(flow)
         return flow
 
@@ -76,19 +78,23 @@ class Flows:
         """(end, flow) for each flow whose rate has changed. A flow over a broken link has no end."""
         ends: list[tuple[float, int]] = []
         joined: set[int] = set()
+        on, speed = self.on, self.speed
         for flow in self._fresh:
             route = self.route[flow]
-            if all(len(self.on[link]) == 1 for link in route):
+            rate = math.inf
+            for link in route:
+                sharing = on[link]
+                if len(sharing) > 1:
+                    joined.add(flow)
+                    break
+                rate = min(rate, speed[link] / sharing[flow])
+            else:
                 if not route:
                     ends.append((now, flow))
                     continue
-                on, speed = self.on, self.speed
-                rate = min(speed[link] / on[link][flow] for link in route)
                 self.rate[flow] = rate
                 if rate > 0:
                     ends.append((now + self.left[flow] / rate, flow))
-            else:
-                joined.add(flow)
         for link in self._changed:
             joined.update(self.on[link])
         self._fresh.clear()

@@ -70,7 +70,9 @@ def inp(index: int) -> Chunk:
     return Chunk(Buffer.INPUT, index)
 
 
+@functools.cache
 def out(index: int) -> Chunk:
+    """One object for each chunk, as for each rank below."""
     return Chunk(Buffer.OUTPUT, index)
 
 

@@ -12,6 +12,7 @@ Messages hold one block. The original also puts several blocks in a message whil
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from jaxring.plan import cost
@@ -54,13 +55,20 @@ def _reduce_scatter(n: int, rank: int, pieces: int) -> Iterator[tuple[int, list[
                 yield chunk, fold(rank, chunk, sources, out(piece), final=True)
 
 
+@functools.lru_cache(maxsize=2)
+def _downwards(n: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Each x in the order of an all-gather, with the distances to its children: the same for all ranks, and few sets of
+    children differ."""
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    distances = ((x, tuple(_children(x, n))) for x in reversed(walk(n)))
+    return [(x, known.setdefault(found, found)) for x, found in distances]
+
+
 def _all_gather(n: int, rank: int, pieces: int) -> Iterator[tuple[int, list[Step]]]:
-    # Few sets of children differ, and with 65,536 ranks each rank has as many steps.
     sends: dict[tuple[int, ...], tuple[Peer, ...]] = {}
     for piece in range(pieces):
-        for x in reversed(walk(n)):
+        for x, distances in _downwards(n):
             chunk = (rank - x) % n * pieces + piece
-            distances = tuple(_children(x, n))
             send = sends.get(distances)
             if send is None:
                 send = sends[distances] = messages((rank + d) % n for d in distances)
@@ -85,7 +93,7 @@ def build(spec: Spec) -> Schedule:
     def lanes(rank: int) -> list[list[Step]]:
         result: list[list[Step]] = [[] for _ in range(count)]
         for chunk, steps in chunks(n, rank, pieces):
-            result[chunk % count] += steps
+            result[chunk % count].extend(steps)
         return result
 
     return Schedule(spec, pieces, count, 0 if spec.collective == "all_gather" else 1, lanes)
