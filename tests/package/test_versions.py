@@ -132,26 +132,39 @@ def test_ci_traces_and_compiles_with_the_newest_jax_on_the_python_before_too(tmp
 
 
 @pytest.mark.parametrize("tested", PAIRS[:1])
-def test_the_turns_of_ci_are_all_of_it_and_a_third_of_the_slow_tests_each(tested, tmp_path):
+def test_the_turns_of_ci_are_all_of_it_and_two_have_half_of_the_slow_tests_each(tested, tmp_path):
     def comparable(call):
-        """Which share of the tests and whether lines are counted aside; a lane beside may print at any time."""
-        return " ".join(re.sub(r"COVERAGE=\w+ |--slow-share \S+ ", "", call).split())
+        """Which tests and whether lines are counted aside; a lane beside may print at any time."""
+        return " ".join(re.sub(r"COVERAGE=\w+ |--slow-share \S+ |-m '[^']*sampled' ", "", call).split())
 
-    folders = iter(tmp_path / str(i) for i in range(4))
+    turns = _turns_of_the_workflow()
+    folders = iter(tmp_path / str(i) for i in range(len(turns) + 1))
 
     def calls(turn=None):
         folder = next(folders)
         folder.mkdir()
         return [each.replace(str(folder), "") for each in made(tested, folder, turn)]
 
-    whole, turns = calls(), [calls(turn) for turn in range(3)]
+    whole, of_turns = calls(), [calls(turn) for turn in turns]
     assert not [call for call in whole if "--slow-share" in call]
-    assert {comparable(call) for turn in turns for call in turn} == {comparable(call) for call in whole}
-    for turn, of_it in enumerate(turns):
-        slow = [call for call in of_it if "-m 'slow" in call or "or sampled" in call]
-        assert slow
-        assert all(f" --slow-share {turn}/3 " in call for call in slow)
-        assert len(of_it) < len(whole)
+    assert {comparable(call) for of_it in of_turns for call in of_it} == {comparable(call) for call in whole}
+    assert all(len(of_it) < len(whole) for of_it in of_turns)
+    slow = [call for of_it in of_turns for call in of_it if "-m 'slow" in call or "or sampled" in call]
+    shares = [re.findall(r" --slow-share (\S+) ", call) for call in slow]
+    assert sorted(shares) == [["0/2"], ["0/2"], ["1/2"], ["1/2"]], "in make's environment and on the newest pair"
+
+
+def _turns_of_the_workflow() -> list[int]:
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    (turns,) = re.findall(r"^ +turn: \[(.*)\]$", text, re.MULTILINE)
+    return [int(turn) for turn in turns.split(",")]
+
+
+@pytest.mark.parametrize("turn", ["6", "x"])
+def test_there_are_no_other_turns(turn):
+    done = subprocess.run([ROOT / ".ci" / "run", "--turn", turn], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: .ci/run [--turn 0, 1, 2, 3, 4 or 5 | --all]")
 
 
 def test_each_slow_test_is_in_one_share():
