@@ -5,12 +5,14 @@
 
 ``--data`` chooses the values. Of "normal" ones practically all sums are exact in two floats. "wide" ones have random
 exponents, so most sums need integers, the slow way. The ratio is that of the medians. Exits with 1 where the exact sums
-have other bits on another rank, or when the ranks' operands change places.
+have other bits on another rank, or when the ranks' operands change places, and where they take more than ``--most``
+times as long as the tuner's choice.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -73,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="(default: float32)")
     parser.add_argument("--op", choices=("sum", "mean"), default="sum", help="(default: sum)")
     parser.add_argument("--data", choices=("normal", "wide"), default="normal", help="(default: normal)")
+    parser.add_argument("--most", type=float, default=math.inf, help="times the tuner's choice (default: any)")
     turns.add_arguments(parser, iters=20)
     arguments = parser.parse_args(argv)
     turns.use_devices(arguments.devices)
@@ -86,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{turns.ranks()}, {arguments.iters} iterations"
     )
     ratios = ", ".join(f"{medians[EXACT] / medians[name]:.2f} times {name}" for name in (PLAIN, ORDERED))
+    if medians[EXACT] > arguments.most * medians[PLAIN]:
+        status = 1
     turns.report(times, title, f"{EXACT}: {ratios}" + ("" if repeat else "\nDIFFERENT bits of the exact sums"))
     return status
 

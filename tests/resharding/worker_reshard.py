@@ -129,7 +129,8 @@ def main():
     pair = [NamedSharding(Mesh(np.array(few), ("a",)), P(*spec)) for few, spec in
             ((DEVICES[:half], ("a",)), (DEVICES[half:], (None, "a")))]  # fmt: skip
     moved.append(check(comm, [(values, *pair)], 1 << 16))
-    disagree()
+    if jax.process_count() > 1:
+        disagree()
     if len(DEVICES) % 2 == 0:
         traced(comm)
     print("moved", len(moved), sum(moved))
