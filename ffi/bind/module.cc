@@ -51,7 +51,9 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   result["injected_faults"] = Faults::injected();
   result["sent_bytes"] = c.sent_bytes.load();
   result["spilled_messages"] = c.spills.load();
-  result["stashed_bytes"] = engine->network().unexpected().bytes();
+  const auto unexpected = engine->network().unexpected().bytes();
+  result["unexpected_bytes"] = unexpected;
+  result["stashed_bytes"] = unexpected;  // the former name, which stays for one release
   result["link_bytes"] = engine->network().links().MemoryBytes();
   return result;
 }

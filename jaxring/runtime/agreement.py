@@ -122,7 +122,7 @@ class Agreement:
         # The processes that have sent the same for a call. Where only this process compiles a program again, it plans
         # the call again, and the others do not repeat their messages.
         self._agreed: dict[int, set[int]] = collections.defaultdict(set)
-        self._heard: dict[int, dict[int, _Theirs]] = {}  # calls that this process has not planned, by process
+        self._received: dict[int, dict[int, _Theirs]] = {}  # calls that this process has not planned, by process
         # When a process last reported that programs differ, with its call and ours.
         self._objecting: dict[int, tuple[float, int, int]] = {}
         self._published: set[str] = set()
@@ -139,9 +139,9 @@ class Agreement:
             self._planned.add(use.key)
             use.since = self._clock()
             for process in use.names:
-                theirs = self._heard.get(process, {}).get(use.key)
+                theirs = self._received.get(process, {}).get(use.key)
                 if theirs is not None and theirs.agrees(use):
-                    del self._heard[process][use.key]
+                    del self._received[process][use.key]
                     self._agreed[use.key].add(process)
             use.missing = processes - self._agreed[use.key]
             if use.missing:
@@ -186,7 +186,7 @@ class Agreement:
                 if text := next(filter(None, why), None):
                     self._native.fail_plan(key, _UNAVAILABLE, str(text))
 
-    def hear(self, process: int, text: str) -> None:
+    def receive(self, process: int, text: str) -> None:
         """Takes in a control message of ``process``."""
         try:
             said = json.loads(text)
@@ -212,7 +212,7 @@ class Agreement:
                 return
             if use is None and theirs.key in self._planned:
                 return  # every process that this call waited for has agreed
-            self._heard.setdefault(process, {})[theirs.key] = theirs
+            self._received.setdefault(process, {})[theirs.key] = theirs
             for use in self._waiting.values():
                 # That process may wait for this one without knowing which calls this one is in.
                 if process in use.names:
@@ -223,13 +223,13 @@ class Agreement:
         now = self._clock()
         self._read_reports(now)
         with self._lock:
-            found = [(process, *pair) for process in self._heard if (pair := self._difference(process, now))]
+            found = [(process, *pair) for process in self._received if (pair := self._difference(process, now))]
         for process, use, theirs in found:
             self._publish(use)
             self._native.send_control_message(process, json.dumps({"differs": str(use.key), "from": str(theirs.key)}))
             with self._lock:
                 said_at, key, ours = self._objecting.get(process, (0.0, 0, 0))
-                objected = self._heard[process].get(key)
+                objected = self._received[process].get(key)
                 same = {other.key for other in self._waiting.values() if other.digests & use.digests}
             if objected is None or ours not in same or now - said_at > _OBJECTION_S:
                 continue
@@ -242,17 +242,17 @@ class Agreement:
 
     def _difference(self, process: int, now: float) -> tuple[Use, _Theirs] | None:
         """A call of each side that cannot be in the same program, if this process waits for the other one."""
-        heard = self._heard[process]
-        for key in heard.keys() & self._waiting.keys():
+        received = self._received[process]
+        for key in received.keys() & self._waiting.keys():
             if process in self._waiting[key].names and self._native.in_flight(key):
-                return self._waiting[key], heard[key]
+                return self._waiting[key], received[key]
         for use in self._waiting.values():
             if not (use.digests and use.on_main_thread and process in use.names and now - use.since > CROSSED_S):
                 continue
             if not self._native.in_flight(use.key):
                 continue
             # The latest one, because calls that failed earlier are still listed.
-            theirs = next((each for each in reversed(heard.values()) if self._may_differ(each, now)), None)
+            theirs = next((each for each in reversed(received.values()) if self._may_differ(each, now)), None)
             return None if theirs is None else (use, theirs)
         return None
 

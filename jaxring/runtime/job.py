@@ -82,7 +82,7 @@ class Job:
     def converse(self) -> None:
         """Reads the control messages in which other processes describe their programs, and compares these."""
         while (message := _native.next_control_message()) is not None:
-            self.agreement().hear(message.sender, message.text)
+            self.agreement().receive(message.sender, message.text)
         if self._agreement is not None:
             self._agreement.settle()
 

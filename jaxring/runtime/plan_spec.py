@@ -37,8 +37,7 @@ class PlanSpec:
 
     ``collective`` has the name that schedules use, ``domains`` is the memory domain of each rank, and ``block`` is the
     number of elements of a block, 0 where blocks differ. ``order`` is the domains' in rings, empty for that of their
-    lowest ranks. ``epilogue``: what is applied to complete values. In JSON the domains are called "nodes", and a
-    plan with an epilogue has none.
+    lowest ranks. ``epilogue``: what is applied to complete values; a plan with one has no JSON.
     """
 
     collective: str
@@ -103,22 +102,23 @@ class PlanSpec:
     def to_json(self, names: Iterable[str]) -> str:
         """With the ranks' names."""
         fields = dataclasses.asdict(self)
-        fields["nodes"] = fields.pop("domains")
         del fields["epilogue"]
         return json.dumps(fields | {"names": list(names)}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, data: bytes) -> tuple[PlanSpec, list[str]]:
-        """What `to_json` wrote. Raises ValueError."""
+        """What `to_json` wrote, also that of the version before, whose files of operands say "nodes". ValueError."""
         raw = wire.decode(data, _MOST_BYTES)
-        names, domains, perm = raw.pop("names", None), raw.pop("nodes", None), raw.get("perm")
+        if "nodes" in raw and "domains" not in raw:
+            raw["domains"] = raw.pop("nodes")
+        names, domains, perm = raw.pop("names", None), raw.pop("domains", None), raw.get("perm")
         order = raw.pop("order", [])
         if not isinstance(domains, list) or not isinstance(names, list) or not isinstance(perm, list):
-            raise ValueError("nodes, names or perm is not a list")
+            raise ValueError("domains, names or perm is not a list")
         if not isinstance(order, list):
             raise ValueError("order is not a list")
         if not 1 <= len(domains) == len(names) <= _MOST_RANKS:
-            raise ValueError(f"{len(domains)} nodes for {len(names)} names")
+            raise ValueError(f"{len(domains)} domains for {len(names)} names")
         wanted = {field.name for field in dataclasses.fields(cls)} - {"domains", "order", "epilogue"}
         if raw.keys() - wanted:
             raise ValueError(f"unexpected fields: {', '.join(sorted(map(ascii, raw.keys() - wanted)))[:200]}")
@@ -154,7 +154,7 @@ class PlanSpec:
             algorithm=wire.text(raw["algorithm"], "algorithm", 256),
             protocol=raw["protocol"],
             channels=wire.integer(raw["channels"], "channels", 1, 1 << 12),
-            domains=tuple(wire.integer(domain, "node", 0, last) for domain in domains),
+            domains=tuple(wire.integer(domain, "domain", 0, last) for domain in domains),
             root=wire.integer(raw["root"], "root", 0, last),
             perm=tuple(pair(entry) for entry in perm),
             dtype=wire.text(raw["dtype"], "dtype", 64),

@@ -107,6 +107,8 @@ with pytest.raises(
     jaxring.JaxringError, match=r"operand of rank 1 \(process 1 on .*\) holds NaN, first at element 2\."
 ):
     comm.all_reduce(np.array([0, 1, np.nan if me == 1 else 2], np.float32))
-assert _native.counters()["injected_faults"] > 10
+counted = _native.counters()
+assert counted["injected_faults"] > 10
+assert counted["stashed_bytes"] == counted["unexpected_bytes"]  # the former name
 if me == 0:
     print("all as NumPy has it")

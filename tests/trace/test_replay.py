@@ -124,8 +124,14 @@ def test_who_holds_what_and_where_it_overflows(monkeypatch):
 def test_a_saved_plan_spec_names_what_is_wrong_with_it():
     made = plan_spec("all_reduce", "ring", "sum")
     saved = json.loads(made.to_json("abcd"))
-    assert saved["nodes"] == [0, 1, 2, 3]  # the name on disk of a rank's memory domain
+    assert saved["domains"] == [0, 1, 2, 3]
     assert PlanSpec.from_json(json.dumps(saved).encode()) == (made, ["a", "b", "c", "d"])
+    earlier = {"nodes" if name == "domains" else name: value for name, value in saved.items()}
+    assert PlanSpec.from_json(json.dumps(earlier).encode()) == PlanSpec.from_json(json.dumps(saved).encode())
+    with pytest.raises(ValueError, match="unexpected fields: 'nodes'"):
+        PlanSpec.from_json(json.dumps(saved | {"nodes": [0, 1, 2, 3]}).encode())
+    with pytest.raises(ValueError, match="2 domains for 4 names"):
+        PlanSpec.from_json(json.dumps(saved | {"domains": [0, 1]}).encode())
     with pytest.raises(ValueError, match="unexpected fields: 'more'"):
         PlanSpec.from_json(json.dumps(saved | {"more": 1}).encode())
     del saved["root"]

@@ -88,7 +88,7 @@ class Pair:
         while any(side.outbox for side in self.sides):
             for side in self.sides:
                 if side.outbox:
-                    self.sides[1 - side.process].agreement.hear(side.process, side.outbox.pop(0))
+                    self.sides[1 - side.process].agreement.receive(side.process, side.outbox.pop(0))
 
 
 def program(*entries, main=True):
@@ -183,7 +183,7 @@ def test_a_program_that_one_side_deserialised(pair):
     "text", ["", "{}", "[]", '{"key": "x"}', '{"differs": "1"}', '{"key": "1", "digests": 3}', "3"]
 )
 def test_notes_that_cannot_be_read(pair, text):
-    pair.sides[0].agreement.hear(1, text)
+    pair.sides[0].agreement.receive(1, text)
     pair.wait(5)
 
 
