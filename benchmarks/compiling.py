@@ -84,7 +84,7 @@ def programs() -> dict[str, Callable[[], Any]]:
 def compiled(lower: Callable[[], Any], kind: str) -> Compiled:
     """Lowers the program and compiles it once; ``kind`` is one of KINDS."""
     import jaxring
-    from jaxring.dropin.whole_program.calls import Calls
+    from jaxring.dropin.whole_program.hlo_calls import Calls
     from jaxring.dropin.whole_program.transformation import transform
 
     done = Calls.done

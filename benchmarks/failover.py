@@ -34,7 +34,7 @@ import jaxring
 from benchmarks import turns
 from jaxring.bench.hosts import Hosts
 from jaxring.errors import JaxringError
-from jaxring.launcher.environment import environment
+from jaxring.launcher.job_environment import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

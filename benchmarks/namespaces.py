@@ -16,7 +16,7 @@ import jax
 from benchmarks import turns
 from jaxring.bench.hosts import Hosts
 from jaxring.errors import JaxringError
-from jaxring.launcher.environment import environment
+from jaxring.launcher.job_environment import environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
-from jaxring.bench import peers, report, show
+from jaxring.bench import peers, report, live_rows
 from jaxring.bench.hosts import Hosts
 from jaxring.bench.programs import Program
 from jaxring.bench.run import Job, Result
@@ -23,7 +23,7 @@ from jaxring.errors import JaxringError
 from jaxring.settings.sizes import size
 
 # Of a case and a peer: iterations, or seconds if these are over first. With glibc it takes up to seven large results of
-# a size until the first one's memory serves again (`jaxring.runtime.memory`).
+# a size until the first one's memory serves again (`jaxring.runtime.freed_memory`).
 ITERATIONS, SECONDS, WARMUP = 240, 1.5, 10
 
 
@@ -110,9 +110,9 @@ def _measure(module: str, row: Row, folder: pathlib.Path) -> int:
     wire = ""
     with row.network.made() if row.network else contextlib.nullcontext() as hosts:
         job = Job(row.processes, row.devices, peers.with_ours(row.peers), dict(row.environment), hosts)
-        show.left_out(sys.stdout, job)
+        live_rows.left_out(sys.stdout, job)
         for collective in row.collectives:
-            show.run(
+            live_rows.run(
                 sys.stdout, job, row.cases(collective), ITERATIONS, WARMUP, True, measured.append, seconds=row.seconds
             )
         if hosts is not None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from benchmarks.turns import spread
 from jaxring.bench.hosts import Hosts
 from jaxring.errors import JaxringError
-from jaxring.launcher.environment import environment
+from jaxring.launcher.job_environment import environment
 from jaxring.settings.sizes import shown, size
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax.numpy as jnp
 
-from jaxring.compress.calls import bind, wanted
+from jaxring.compress.call_arguments import bind, wanted
 from jaxring.tracing import blocks, checks, wire_dtypes
 from jaxring.tracing.axes import call_site, resolve
 from jaxring.tracing.calls import each

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax.numpy as jnp
 
-from jaxring.compress.calls import bind, wanted
-from jaxring.epilogues.calls import wanted as wanted_epilogue
+from jaxring.compress.call_arguments import bind, wanted
+from jaxring.epilogues.call_arguments import wanted as wanted_epilogue
 from jaxring.tracing import blocks, checks, replicated
 from jaxring.tracing.axes import call_site, resolve
 from jaxring.tracing.calls import each

@@ -22,7 +22,7 @@ import jax
 import jaxring._native as _native
 from jaxring import _compat
 from jaxring.errors import JaxringError
-from jaxring.launcher.environment import bind_address
+from jaxring.launcher.job_environment import bind_address
 from jaxring.runtime import renewal, service
 from jaxring.runtime.commit import Commits
 from jaxring.runtime.cuda import service as cuda_service

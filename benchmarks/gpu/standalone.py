@@ -14,9 +14,9 @@ from jaxring.plan import dtypes, protocols
 from jaxring.plan.gpu.lanes import one_shot_bytes
 from jaxring.plan.schedule import Spec
 from jaxring.runtime import schedules
-from jaxring.runtime.cuda import copies as cuda_copies
+from jaxring.runtime.cuda import copy_engine
 from jaxring.runtime.cuda import nvls as cuda_nvls
-from jaxring.runtime.cuda.groups import Group, GroupRank, Shape, WireShape
+from jaxring.runtime.cuda.rank_group import Group, GroupRank, Shape, WireShape
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,7 +69,7 @@ class Ranks:
         slot_bytes: int = 131072,
         threads: int = 384,
         placement: tuple[int, ...] = (),
-        staging_bytes: int = cuda_copies.STAGING_BYTES,
+        staging_bytes: int = copy_engine.STAGING_BYTES,
         multicast_bytes: int = cuda_nvls.MEMORY_BYTES,
         stage_bytes: int = 0,
         timeout: float = 30.0,
@@ -159,7 +159,7 @@ class Ranks:
         plan.set_data(dtypes.dtype_code(dtype), code, self.count if op == "mean" else 0, block)
         if how.copies:
             self.group.offer_staging(self.staging_bytes)
-            cuda_copies.fill(self.native, plan, schedule, range(self.count), True)
+            copy_engine.fill(self.native, plan, schedule, range(self.count), True)
         elif how.nvls:
             self.group.multicast(self.multicast_bytes)
             cuda_nvls.fill(plan, schedule, range(self.count), schedule.nlanes, self.threads, True)

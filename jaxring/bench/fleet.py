@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from jaxring.bench.member import ADDRESS, KEY, PID
 from jaxring.bench.peers import MPICH, mpich_library
 from jaxring.errors import JaxringError
-from jaxring.launcher.environment import environment
+from jaxring.launcher.job_environment import environment
 
 if TYPE_CHECKING:
     from jaxring.bench.hosts import Hosts

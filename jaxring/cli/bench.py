@@ -206,7 +206,7 @@ def _copy_gbs(measured: Sequence[tuple[list[Result], float]]) -> float:
 def _tuner(arguments: argparse.Namespace) -> int:
     from jaxring.bench.tuning import cell
     from jaxring.bench.tuning.calibrate import hosts_of
-    from jaxring.bench.tuning.check import check
+    from jaxring.bench.tuning.near_best import check
 
     count = arguments.hosts or 1
     layouts = [cell.Layout(processes, devices, count) for processes, devices in arguments.jobs or [_LAYOUT]]
@@ -243,7 +243,7 @@ def _measure(
     arguments: argparse.Namespace, out: TextIO, measured: list[tuple[list[Result], float]], members: Members | None
 ) -> None:
     """Adds a case's results, and the machine's copy bandwidth, to ``measured`` as soon as they are made."""
-    from jaxring.bench import show
+    from jaxring.bench import live_rows
     from jaxring.bench.run import Job
 
     names = peers.with_ours(name for name in arguments.peers.split(",") if name)
@@ -257,9 +257,11 @@ def _measure(
         layouts = [(members.count, members.devices)] if members else arguments.jobs or [_LAYOUT]
         for processes, devices in layouts:
             job = Job(processes, devices, names, environment, made, members)
-            show.left_out(out, job)
+            live_rows.left_out(out, job)
             for served, cases in _work(arguments, job, sizes, out):
-                show.run(out, served, cases, arguments.iters, arguments.warmup, bool(arguments.check), measured.append)
+                live_rows.run(
+                    out, served, cases, arguments.iters, arguments.warmup, bool(arguments.check), measured.append
+                )
 
 
 def _work(

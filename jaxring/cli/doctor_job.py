@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxring.settings import Origin
     from jaxring.topology.findings import Finding
     from jaxring.topology.host import Host
-    from jaxring.world.join import World
+    from jaxring.world.job_world import World
 
 _PREFIX = "jaxring/doctor/"
 _MOST_BYTES = 1 << 20

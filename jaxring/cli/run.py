@@ -35,7 +35,7 @@ from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
 from jaxring.launcher import hosts as launch_hosts
 from jaxring.launcher.command import Command, HostPart
-from jaxring.launcher.environment import environment
+from jaxring.launcher.job_environment import environment
 from jaxring.launcher.hosts import REMOTE
 from jaxring.launcher.job import Job
 from jaxring.launcher.restart import Restart

@@ -34,13 +34,13 @@ from jaxring.simulate.chakra import schedule as chakra
 from jaxring.simulate.faults import Faults
 from jaxring.simulate.groups import check, within
 from jaxring.simulate.run import Run, schedule_of, simulate, spec_of
-from jaxring.simulate.sizes import cut
+from jaxring.simulate.tile_sizes import cut
 
 if TYPE_CHECKING:
     from jaxring.plan.schedule import Schedule
     from jaxring.simulate.clusters import AnyCluster
     from jaxring.simulate.groups import Groups
-    from jaxring.simulate.sizes import Sizes
+    from jaxring.simulate.tile_sizes import Sizes
 
 HELP = "simulate a collective on a described cluster"
 # Pieces of the critical path that are printed.

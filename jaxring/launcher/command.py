@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jaxring.launcher.report import Report
+    from jaxring.launcher.failure_report import Report
     from jaxring.launcher.streams import Stream
 
 
 class Command(NamedTuple):
-    """What a process runs: `argv` of the descriptor to which it writes its report (`jaxring.launcher.report`).
+    """What a process runs: `argv` of the descriptor to which it writes its report (`jaxring.launcher.failure_report`).
 
     `lifeline`: its standard input is a pipe that is at its end when this launcher has ended.
     """

@@ -13,7 +13,7 @@ import pathlib
 import signal
 from typing import TYPE_CHECKING
 
-from jaxring.launcher.report import INTERRUPTED, Report
+from jaxring.launcher.failure_report import INTERRUPTED, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

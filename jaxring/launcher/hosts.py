@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError
-from jaxring.launcher import report
+from jaxring.launcher import failure_report
 from jaxring.launcher.command import Command
 from jaxring.launcher.streams import Stream
 
@@ -71,9 +71,9 @@ def _argv(argv: list[str]) -> Callable[[int], Sequence[str]]:
     return lambda _report: argv
 
 
-def tell(rank: int, found: report.Report) -> None:
+def tell(rank: int, found: failure_report.Report) -> None:
     """Write a process's report for the launcher that has started this one."""
-    line = _MARK + str(rank).encode() + b" " + report.encode(found)
+    line = _MARK + str(rank).encode() + b" " + failure_report.encode(found)
     with contextlib.suppress(OSError):  # ssh is gone, and the processes still have their time to end
         sys.stderr.buffer.write(line)
         sys.stderr.buffer.flush()
@@ -82,7 +82,7 @@ def tell(rank: int, found: report.Report) -> None:
 class Remote(Stream):
     """The standard error of a host's launcher: what its processes report goes to ``then``, the rest on."""
 
-    def __init__(self, sink: BinaryIO, then: Callable[[report.Report], None]) -> None:
+    def __init__(self, sink: BinaryIO, then: Callable[[failure_report.Report], None]) -> None:
         super().__init__(b"", sink)
         self._then = then
 
@@ -101,9 +101,9 @@ class Remote(Stream):
         super()._write(rest)
 
 
-def _read(told: bytes) -> report.Report | None:
+def _read(told: bytes) -> failure_report.Report | None:
     rank, _, encoded = told.partition(b" ")
-    found = report.decode(encoded)
+    found = failure_report.decode(encoded)
     if found is None or not rank.isdigit():
         return None
     # Clocks of hosts differ: what counts is when it came.

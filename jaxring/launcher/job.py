@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import types
     from collections.abc import Sequence
 
-    from jaxring.launcher.report import Report
+    from jaxring.launcher.failure_report import Report
     from jaxring.launcher.restart import Restart
 
 GRACE_S = 5.0

@@ -9,7 +9,7 @@ import pathlib
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TextIO
 
 from jaxring.errors import JaxringError
-from jaxring.launcher import report
+from jaxring.launcher import failure_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -137,7 +137,7 @@ class Stream:
 class Reports:
     """The pipe by which a child reports the exception that ends its script; calls `then` with the report."""
 
-    then: Callable[[report.Report], None]
+    then: Callable[[failure_report.Report], None]
     pending: bytearray = dataclasses.field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> None:
@@ -145,7 +145,7 @@ class Reports:
         if b"\n" not in self.pending:
             self.pending += data
             line, end, _ = bytes(self.pending).partition(b"\n")
-            found = report.decode(line) if end else None
+            found = failure_report.decode(line) if end else None
             if found is not None:
                 self.then(found)
             del self.pending[_LONG_LINE_BYTES:]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from jaxring import _command
-from jaxring.launcher import lifeline, report
+from jaxring.launcher import lifeline, failure_report
 from jaxring.runtime import ending
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def main() -> None:
     except BaseException as error:
         reported = options.report >= 0 and os.getpid() == pid  # a fork that the script made is no process of the job
         if reported:
-            report.send(options.report, error)
+            failure_report.send(options.report, error)
         if isinstance(error, KeyboardInterrupt) and reported:
             ending.launcher_reports_interrupt()
         sys.excepthook = functools.partial(_show, sys.excepthook, reported)
@@ -115,9 +115,9 @@ def _show(
     if kind is KeyboardInterrupt and hook is sys.__excepthook__ and reported:
         return
     files = {__file__, runpy.run_path.__code__.co_filename}
-    for one in report.chain(error):
-        one.__traceback__ = report.stripped(one.__traceback__, files)
-    hook(kind, error, report.stripped(trace, files))
+    for one in failure_report.chain(error):
+        one.__traceback__ = failure_report.stripped(one.__traceback__, files)
+    hook(kind, error, failure_report.stripped(trace, files))
 
 
 def _outlive(last: int) -> None:

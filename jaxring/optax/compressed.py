@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 
-from jaxring.compress.calls import compressible, wanted
+from jaxring.compress.call_arguments import compressible, wanted
 from jaxring.compress.formats import BLOCK
 from jaxring.tracing import checks, replicated
 from jaxring.tracing.axes import call_site, resolve

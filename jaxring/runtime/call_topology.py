@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxring.plan.profile import Profile
-    from jaxring.world.join import World
+    from jaxring.world.job_world import World
 
 logger = logging.getLogger("jaxring.runtime")
 

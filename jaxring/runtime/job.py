@@ -16,7 +16,7 @@ from jaxring.errors import JoinError
 from jaxring.runtime.agreement import Agreement
 from jaxring.runtime.reporting.viewing import FlightService
 from jaxring.settings import settings
-from jaxring.world.join import World
+from jaxring.world.job_world import World
 from jaxring.world.membership import Membership, first, gone_on
 from jaxring.world.store import JaxStore
 from jaxring.world.waits import Waits

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxring.runtime.job import Job
-    from jaxring.world.join import World
+    from jaxring.world.job_world import World
     from jaxring.world.membership import Membership
 
 logger = logging.getLogger("jaxring.runtime")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxring.runtime.placement import RankPlace
-    from jaxring.world.join import World
+    from jaxring.world.job_world import World
 
 logger = logging.getLogger("jaxring.runtime")
 

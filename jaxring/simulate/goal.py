@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jaxring.plan.schedule import Schedule
-    from jaxring.simulate.sizes import Sizes
+    from jaxring.simulate.tile_sizes import Sizes
 
 _PREPOSITIONS = {"send": "to", "recv": "from"}
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from jaxring.plan.schedule import Schedule
     from jaxring.simulate.program import Lane, Program
-    from jaxring.simulate.sizes import Sizes
+    from jaxring.simulate.tile_sizes import Sizes
 
 
 class Operation(NamedTuple):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxring.simulate.faults import Wrong
     from jaxring.simulate.model import Model
     from jaxring.simulate.program import Program
-    from jaxring.simulate.record import Record
+    from jaxring.simulate.history import Record
     from jaxring.simulate.routes import Pairs, Route, Ways
 
 # Kinds of events.

@@ -17,7 +17,7 @@ from jaxring.plan.schedule import MEMORY_PEER, Buffer, Flag, Kind, Schedule, Sch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from jaxring.simulate.sizes import Sizes
+    from jaxring.simulate.tile_sizes import Sizes
     from jaxring.simulate.symmetry import Symmetry
 
 _INPUT, _OUTPUT, _SCRATCH = int(Buffer.INPUT), int(Buffer.OUTPUT), int(Buffer.SCRATCH)

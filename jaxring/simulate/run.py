@@ -18,8 +18,8 @@ from jaxring.simulate.cluster import ClusterNetwork, Folded
 from jaxring.simulate.groups import check, joined, within
 from jaxring.simulate.play import Played, play
 from jaxring.simulate.program import compile_lanes
-from jaxring.simulate.record import Record
-from jaxring.simulate.sizes import cut
+from jaxring.simulate.history import Record
+from jaxring.simulate.tile_sizes import cut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

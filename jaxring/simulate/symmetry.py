@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from jaxring.plan.schedule import MEMORY_PEER, Buffer, Schedule
 
 if TYPE_CHECKING:
-    from jaxring.simulate.sizes import Sizes
+    from jaxring.simulate.tile_sizes import Sizes
 
 _INPUT, _OUTPUT = int(Buffer.INPUT), int(Buffer.OUTPUT)
 # Tables of so many steps in all are compared completely, others for SAMPLES ranks drawn at random.

@@ -8,7 +8,7 @@ from jaxring.profiler.perfetto import events
 from jaxring.profiler.spans import Span
 
 if TYPE_CHECKING:
-    from jaxring.simulate.record import Record
+    from jaxring.simulate.history import Record
 
 
 def timeline(record: Record) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from jaxring.trace.calls import Call, about
+from jaxring.trace.recorded_calls import Call, about
 from jaxring.trace.clocks import aligned
 from jaxring.trace.lateness import stragglers
 

@@ -9,7 +9,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from jaxring.plan import labels
-from jaxring.trace.calls import Call, about
+from jaxring.trace.recorded_calls import Call, about
 from jaxring.trace.clocks import aligned
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from jaxring.bench.tuning.calibrate import calibrated
 from jaxring.bench.tuning.cell import COLLECTIVES, Layout, Own, cells
-from jaxring.bench.tuning.check import judge
+from jaxring.bench.tuning.near_best import judge
 from jaxring.bench.tuning.fit import fitted
 from jaxring.cli import main
 from jaxring.plan.profile import Link

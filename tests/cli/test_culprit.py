@@ -13,7 +13,7 @@ import time
 import pytest
 
 from jaxring.cli import main
-from jaxring.launcher import report
+from jaxring.launcher import failure_report
 from jaxring.launcher.failures import Failures, is_exiting
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
@@ -189,16 +189,20 @@ def test_ctrl_c_in_a_collective_is_said_in_one_line_and_the_record_is_kept(start
 def test_what_failed_before_ctrl_c_was_not_interrupted():
     failures = Failures()
     for rank in (0, 3):
-        failures.reported(rank, report.Report(2.0, report.INTERRUPTED, "KeyboardInterrupt", "", "a.py:4", False))
-    failures.reported(2, report.Report(2.0, report.INTERRUPTED, "KeyboardInterrupt", "", "a.py:9", False))
+        failures.reported(rank, interrupted("a.py:4"))
+    failures.reported(2, interrupted("a.py:9"))
     failures.reported(*of(1, 1.0))
     places = "processes 0 and 3 were at a.py:4, process 2 at a.py:9"
     assert failures.interrupted() == f"interrupted; {places}; process 1 failed: ValueError: by 1 (a.py:1)"
     assert Failures().interrupted() == "interrupted"
 
 
+def interrupted(where):
+    return failure_report.Report(2.0, failure_report.INTERRUPTED, "KeyboardInterrupt", "", where, False)
+
+
 def of(rank, when, echo=False):
-    return rank, report.Report(when, 1, "ValueError", f"by {rank}", "a.py:1", echo)
+    return rank, failure_report.Report(when, 1, "ValueError", f"by {rank}", "a.py:1", echo)
 
 
 def test_the_oldest_report_is_the_first_failure_whatever_order_they_are_read_in():
@@ -243,13 +247,14 @@ def test_a_report_survives_the_pipe_and_nothing_else_does():
     try:
         raise ValueError("é" * 1000 + "\nmore")
     except ValueError as error:
-        sent, place = report.describe(error), error.__traceback__
-    assert report.decode(report.encode(sent)) == sent
-    assert len(report.encode(sent)) < 4096
+        sent, place = failure_report.describe(error), error.__traceback__
+    assert failure_report.decode(failure_report.encode(sent)) == sent
+    assert len(failure_report.encode(sent)) < 4096
     assert sent.where.startswith("test_culprit.py:")
     assert not sent.echo
-    for bad in (b"", b"{", b"[]", b"1", b'{"when": 1}', report.encode(sent).replace(b'"code": 1', b'"code": "1"')):
-        assert report.decode(bad) is None
+    mistyped = failure_report.encode(sent).replace(b'"code": 1', b'"code": "1"')
+    for bad in (b"", b"{", b"[]", b"1", b'{"when": 1}', mistyped):
+        assert failure_report.decode(bad) is None
     try:
         json.loads("{")
     except ValueError as error:
@@ -257,7 +262,7 @@ def test_a_report_survives_the_pipe_and_nothing_else_does():
     for trace in (None, library):
         interrupt = KeyboardInterrupt().with_traceback(trace)
         interrupt.__context__ = RuntimeError().with_traceback(place)
-        assert str(report.describe(interrupt)) == f"KeyboardInterrupt ({sent.where})"
-    assert report.describe(SystemExit(0)) is None
-    assert str(report.describe(SystemExit(3))) == "exit code 3"
-    assert str(report.describe(SystemExit("no data"))) == "SystemExit: no data"
+        assert str(failure_report.describe(interrupt)) == f"KeyboardInterrupt ({sent.where})"
+    assert failure_report.describe(SystemExit(0)) is None
+    assert str(failure_report.describe(SystemExit(3))) == "exit code 3"
+    assert str(failure_report.describe(SystemExit("no data"))) == "SystemExit: no data"

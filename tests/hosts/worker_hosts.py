@@ -15,7 +15,7 @@ import numpy as np
 import jaxring
 from jaxring.errors import JoinError
 from jaxring.runtime import service
-from jaxring.world import join
+from jaxring.world import job_world
 from jaxring.world.connections import allowance, handshake
 from tests.stress.stress_ranks import AXIS, KINDS, check, collective, only, over, put, rows, same, start
 
@@ -184,7 +184,7 @@ def captured(world) -> str:
 def altered() -> None:
     """Makes links to process 1 by way of somebody in the middle, and works until that one changes a byte."""
     jax.config.update("jax_enable_recoverability", True)
-    hidden = join.Listener
+    hidden = job_world.Listener
 
     class Behind(hidden):
         """Others are told the port of who is in the middle."""
@@ -198,7 +198,7 @@ def altered() -> None:
 
     mesh = start()
     if jax.process_index() == 1:
-        join.Listener = Behind
+        job_world.Listener = Behind
     world = service.job().join(service.job().membership())
     tries = []
     while jax.process_index() == 0:

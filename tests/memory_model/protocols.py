@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.memory_model.machine import (
+from tests.memory_model.abstract_machine import (
     ACQ_REL,
     ACQUIRE,
     RELAXED,
@@ -26,7 +26,7 @@ from tests.memory_model.machine import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from tests.memory_model.machine import Op
+    from tests.memory_model.abstract_machine import Op
 
     Steps = Generator[Op, Any, None]
     Program = tuple[dict[str, Any], tuple[Callable[[], Steps], ...]]

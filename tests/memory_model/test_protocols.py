@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.memory_model.machine import ACQ_REL, ACQUIRE, RELAXED, RELEASE, SEQ_CST, Found, explore
+from tests.memory_model.abstract_machine import ACQ_REL, ACQUIRE, RELAXED, RELEASE, SEQ_CST, Found, explore
 from tests.memory_model.protocols import PROTOCOLS
 
 FFI = pathlib.Path(__file__).parents[2] / "ffi"

@@ -23,7 +23,7 @@ jobs() {
 }
 
 rdma link
-if [ "$mode" = --measure ]; then exec python -m tests.rdma.measure; fi
+if [ "$mode" = --measure ]; then exec python -m tests.rdma.bandwidth; fi
 if [ "$mode" = --flow ]; then exec tests/rdma/flow.sh "$native" 50 "$roce" "$iwarp"; fi
 
 say "perftest"

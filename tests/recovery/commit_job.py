@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 import jaxring
 from jaxring import recovery
 from jaxring.runtime import service
-from tests.recovery import ending
+from tests.recovery import failing
 
 ME = jax.process_index()
 PHASES = ("before", "others wait", "voted", "all voted", "decided")
@@ -153,4 +153,4 @@ def main():
     assert len(service.job().store().list(f"jaxring/commit/{recovery.members().epoch}/")) <= 8
 
 
-ending.run(main)
+failing.run(main)

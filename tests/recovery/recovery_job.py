@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring import recovery
-from tests.recovery import ending
+from tests.recovery import failing
 from tests.recovery.held import held, soon
 
 ME = jax.process_index()
@@ -228,4 +228,4 @@ def main():
     pathlib.Path(sys.argv[1], f"done {ME}").touch()
 
 
-ending.run(main)
+failing.run(main)

@@ -8,8 +8,8 @@ from jaxring.simulate.model import Model
 from jaxring.simulate.network import Network
 from jaxring.simulate.play import Played, play
 from jaxring.simulate.program import compile_lanes
-from jaxring.simulate.record import Record
-from jaxring.simulate.sizes import cut
+from jaxring.simulate.history import Record
+from jaxring.simulate.tile_sizes import cut
 from jaxring.topology.fabric import Fabric, Link, Vertex, VertexKind
 
 # 0.512 GB/s: 512 bytes a microsecond.

@@ -12,7 +12,7 @@ from jaxring.plan.algorithms import build
 from jaxring.plan.schedule import Spec
 from jaxring.simulate import goal
 from jaxring.simulate.model import Model
-from jaxring.simulate.sizes import cut
+from jaxring.simulate.tile_sizes import cut
 from tests.simulate.support import LATENCY, SPEED, mesh, run
 
 O_SEND, O_RECV = 0.75, 1.25

@@ -7,7 +7,7 @@ import pytest
 from jaxring.plan.algorithms import build
 from jaxring.plan.schedule import Flag, Spec
 from jaxring.simulate.program import compile_lanes
-from jaxring.simulate.sizes import cut
+from jaxring.simulate.tile_sizes import cut
 
 
 @pytest.mark.parametrize(("collective", "algorithm", "most"), [("all_reduce", "ring", 4), ("all_gather", "pat", 7)])

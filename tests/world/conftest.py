@@ -11,9 +11,9 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 from jaxring.settings import load  # noqa: E402
 from jaxring.topology.interfaces import Address  # noqa: E402
-from jaxring.world import World, failover, join, resumption  # noqa: E402
+from jaxring.world import World, failover, job_world, resumption  # noqa: E402
 from tests import starting  # noqa: E402
-from tests.world.moves.paths import HOME, OTHER  # noqa: E402
+from tests.world.moves.two_paths import HOME, OTHER  # noqa: E402
 from tests.world.world_fakes import DirStore, FakeNative  # noqa: E402
 
 
@@ -77,7 +77,7 @@ def run_together():
 @pytest.fixture
 def two_interfaces(monkeypatch):
     """Two addresses on two interfaces for each World, between which connections move when a test says so."""
-    monkeypatch.setattr(join.interfaces, "choose", lambda *_: [Address("a", HOME), Address("b", OTHER)])
+    monkeypatch.setattr(job_world.interfaces, "choose", lambda *_: [Address("a", HOME), Address("b", OTHER)])
     # Nothing goes back unless a test asks for it, and nothing is late on a busy machine.
     monkeypatch.setattr(failover, "_RETURN_S", 1000.0)
     monkeypatch.setattr(failover, "_EACH_S", 60.0)

@@ -10,9 +10,9 @@ import pytest
 
 from jaxring.errors import JoinError
 from jaxring.topology.interfaces import Address
-from jaxring.world import failover, join
+from jaxring.world import failover, job_world
 from jaxring.world.connections import dialling, handshake
-from tests.world.moves.paths import HOME, OTHER, linked
+from tests.world.moves.two_paths import HOME, OTHER, linked
 
 pytestmark = pytest.mark.usefixtures("two_interfaces")
 
@@ -26,7 +26,7 @@ def test_both_ends_of_each_connection_know_it_by_one_name(make_world):
 
 
 def test_a_connection_between_hosts_with_one_path_has_no_name(make_world, monkeypatch):
-    monkeypatch.setattr(join.interfaces, "choose", lambda *_: [Address("a", HOME)])
+    monkeypatch.setattr(job_world.interfaces, "choose", lambda *_: [Address("a", HOME)])
     _, _, data, control = linked(make_world)
     assert (data, control) == ("", "")
 
@@ -156,7 +156,7 @@ def test_a_process_that_does_not_listen_any_more_has_ended(make_world, monkeypat
     def refused(*_, **__):
         raise JoinError("it does not listen") from ConnectionRefusedError()
 
-    monkeypatch.setattr(join, "connect", refused)
+    monkeypatch.setattr(job_world, "connect", refused)
     native0.lose(data)
     (_, first, port), (_, second, other_port) = one.own.addresses
     why = f"its process does not listen any more at {first} port {port}, {second} port {other_port}, so it has ended"
@@ -166,7 +166,7 @@ def test_a_process_that_does_not_listen_any_more_has_ended(make_world, monkeypat
 
 def test_the_other_interface_is_tried_before_another_address_of_the_same(make_world, monkeypatch):
     addresses = [Address("a", HOME), Address("a", "127.0.0.3"), Address("b", OTHER)]
-    monkeypatch.setattr(join.interfaces, "choose", lambda *_: addresses)
+    monkeypatch.setattr(job_world.interfaces, "choose", lambda *_: addresses)
     native0, native1, data, _ = linked(make_world)
     native0.lose(data)
     native1.wait_for("path_resume")
@@ -209,7 +209,7 @@ def test_nothing_is_said_of_threads_that_find_the_world_closed(make_world, monke
         native0._record("path_fail", path, why)
         raise JoinError("This World is closed.")
 
-    monkeypatch.setattr(join, "connect", refused)
+    monkeypatch.setattr(job_world, "connect", refused)
     monkeypatch.setattr(native0, "path_fail", closed)
     native0.lose(data)
     native0.wait_for("path_fail")

@@ -69,7 +69,7 @@ class MulticastPlayer {
  private:
   static constexpr uint64_t kRun = kWarp * kPackBytes;
   static constexpr int kAtOnce = 4;
-  enum class Place { kUser, kOwn, kAll };
+  enum class Memory { kUser, kOwn, kAll };
 
   JAXRING_DEVICE static uint64_t Least(uint64_t a, uint64_t b) { return a < b ? a : b; }
   JAXRING_DEVICE uint64_t BytesOfSlice(uint64_t k) const { return Least(slice_, bytes_ - k * slice_); }
@@ -112,16 +112,16 @@ class MulticastPlayer {
   JAXRING_DEVICE void Fill(uint64_t k) {
     const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.group.ranks;
     for (uint32_t b = 0; b < blocks; ++b) {
-      Convert<Place::kUser, Place::kOwn>(args_.buffers.in + InBlock(k, b), memory_.own + At(k, b), BytesOfSlice(k));
+      Convert<Memory::kUser, Memory::kOwn>(args_.buffers.in + InBlock(k, b), memory_.own + At(k, b), BytesOfSlice(k));
     }
   }
   JAXRING_DEVICE void Put(uint64_t k) {
-    Move<Place::kUser, Place::kAll, 1>(args_.buffers.in + InBlock(k, 0), memory_.all + At(k, args_.group.rank),
+    Move<Memory::kUser, Memory::kAll, 1>(args_.buffers.in + InBlock(k, 0), memory_.all + At(k, args_.group.rank),
                                        BytesOfSlice(k));
   }
   JAXRING_DEVICE void Reduce(uint64_t k) {
     if (memory_.kind == MulticastKind::kReduceScatter) {
-      Convert<Place::kAll, Place::kUser>(memory_.all + At(k, args_.group.rank), args_.buffers.out + InBlock(k, 0),
+      Convert<Memory::kAll, Memory::kUser>(memory_.all + At(k, args_.group.rank), args_.buffers.out + InBlock(k, 0),
                                          BytesOfSlice(k));
       return;
     }
@@ -130,27 +130,27 @@ class MulticastPlayer {
     const uint64_t begin = runs * args_.group.rank / args_.group.ranks * kRun,
                    end = runs * (args_.group.rank + 1) / args_.group.ranks * kRun;
     char* all = memory_.all + At(k, 0) + begin;
-    Move<Place::kAll, Place::kAll, 1>(all, all, end - begin);
+    Move<Memory::kAll, Memory::kAll, 1>(all, all, end - begin);
   }
   JAXRING_DEVICE void Drain(uint64_t k) {
     const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.group.ranks;
     for (uint32_t b = 0; b < blocks; ++b) {
-      Convert<Place::kOwn, Place::kUser>(memory_.own + At(k, b), args_.buffers.out + InBlock(k, b), BytesOfSlice(k));
+      Convert<Memory::kOwn, Memory::kUser>(memory_.own + At(k, b), args_.buffers.out + InBlock(k, b), BytesOfSlice(k));
     }
     SyncBlock();  // another thread may write the memory that this one has read
   }
 
-  template <Place kFrom, Place kTo>
+  template <Memory kFrom, Memory kTo>
   JAXRING_DEVICE void Convert(const char* from, char* to, uint64_t bytes) {
     if (form_.widen == 1) return Move<kFrom, kTo, 1>(from, to, bytes);
     Move<kFrom, kTo, 2>(from, to, bytes);
   }
 
   // `bytes`: of the user's side, where there is one.
-  template <Place kFrom, Place kTo, int kWiden>
+  template <Memory kFrom, Memory kTo, int kWiden>
   JAXRING_DEVICE void Move(const char* from, char* to, uint64_t bytes) {
-    const uint64_t user = kFrom == Place::kUser ? reinterpret_cast<uint64_t>(from)
-                          : kTo == Place::kUser ? reinterpret_cast<uint64_t>(to)
+    const uint64_t user = kFrom == Memory::kUser ? reinterpret_cast<uint64_t>(from)
+                          : kTo == Memory::kUser ? reinterpret_cast<uint64_t>(to)
                                                 : 0;
     const uint64_t parts = user | bytes;
     const uint32_t log2 = parts & 1 ? 0 : parts & 2 ? 1 : 2;
@@ -161,17 +161,17 @@ class MulticastPlayer {
   }
 
   // The offset of vector `i` of a pack on that side.
-  template <Place kPlace, int kWiden>
+  template <Memory kMemory, int kWiden>
   JAXRING_DEVICE static uint64_t Offset(uint32_t pack, int i) {
-    return kPlace == Place::kUser ? pack * uint64_t{kPackBytes} : VectorOffset<kWiden>(pack, i);
+    return kMemory == Memory::kUser ? pack * uint64_t{kPackBytes} : VectorOffset<kWiden>(pack, i);
   }
 
-  template <Place kFrom, Place kTo, int kWiden, int kPacks, bool kEdge>
+  template <Memory kFrom, Memory kTo, int kWiden, int kPacks, bool kEdge>
   JAXRING_DEVICE void Packs(const char* from, char* to, uint64_t bytes, uint32_t begin, uint32_t end, uint32_t log2) {
     using Map = RunsOfPacks<kPacks>;
     for (uint32_t at = begin + WarpIndex() * Map::kPerWarp; at < end; at += Warps() * Map::kPerWarp) {
       Vec v[kPacks][kWiden] = {};
-      if constexpr (kFrom == Place::kAll) {
+      if constexpr (kFrom == Memory::kAll) {
         Reduced<kWiden>(from, at, end, v);
       } else {
         JAXRING_UNROLL
@@ -179,9 +179,9 @@ class MulticastPlayer {
           const uint32_t pack = Map::Pack(at, u);
           if (pack >= end) continue;
           JAXRING_UNROLL
-          for (int i = 0; i < (kFrom == Place::kUser ? 1 : kWiden); ++i) {
+          for (int i = 0; i < (kFrom == Memory::kUser ? 1 : kWiden); ++i) {
             const char* source = from + Offset<kFrom, kWiden>(pack, i);
-            if constexpr (kFrom == Place::kOwn) {
+            if constexpr (kFrom == Memory::kOwn) {
               v[u][i] = LoadBound(source);
             } else if constexpr (kEdge) {
               v[u][i] = LoadEdge(source, BytesOfPack(bytes, pack), log2);
@@ -195,14 +195,14 @@ class MulticastPlayer {
       for (int u = 0; u < kPacks; ++u) {
         const uint32_t pack = Map::Pack(at, u);
         if (pack >= end) continue;
-        if constexpr (kFrom == Place::kUser && kTo == Place::kOwn) Enter(v[u]);
-        if constexpr (kTo == Place::kUser) Leave(v[u]);
+        if constexpr (kFrom == Memory::kUser && kTo == Memory::kOwn) Enter(v[u]);
+        if constexpr (kTo == Memory::kUser) Leave(v[u]);
         JAXRING_UNROLL
-        for (int i = 0; i < (kTo == Place::kUser ? 1 : kWiden); ++i) {
+        for (int i = 0; i < (kTo == Memory::kUser ? 1 : kWiden); ++i) {
           char* target = to + Offset<kTo, kWiden>(pack, i);
-          if constexpr (kTo == Place::kAll) {
+          if constexpr (kTo == Memory::kAll) {
             StoreAll(target, v[u][i]);
-          } else if constexpr (kTo == Place::kOwn) {
+          } else if constexpr (kTo == Memory::kOwn) {
             StoreBound(target, v[u][i]);
           } else if constexpr (kEdge) {
             StoreEdge(target, v[u][i], BytesOfPack(bytes, pack), log2, false);

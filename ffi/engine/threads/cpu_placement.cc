@@ -50,10 +50,10 @@ void MoveToCpu(int processor, const cpu_set_t& allowed) {
   if (sched_setaffinity(0, sizeof there, &there) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
 }
 
-WaiterPlacement::Place WaiterPlacement::Begin(int process, uint64_t operation, Doorbell& doorbell, const Links& links,
+WaiterPlacement::Chosen WaiterPlacement::Begin(int process, uint64_t operation, Doorbell& doorbell, const Links& links,
                                               Time now) {
   const int processor = sched_getcpu();
-  const Place stays{processor, false};
+  const Chosen stays{processor, false};
   doorbell.SetWaiter(processor, operation);
   if (now - considered_at_.load(std::memory_order_relaxed) < kMoveInterval) return stays;
   std::array<std::pair<int, int>, 64> waiters;

@@ -38,13 +38,13 @@ class WaiterPlacement {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  struct Place {
+  struct Chosen {
     int cpu;
     bool moved;
   };
   // The launching thread of `process` begins to wait in `operation`: publishes its CPU in the process's doorbell, and
   // moves it off a CPU on which a thread of another process waits.
-  Place Begin(int process, uint64_t operation, Doorbell& doorbell, const Links& links, Time now);
+  Chosen Begin(int process, uint64_t operation, Doorbell& doorbell, const Links& links, Time now);
 
  private:
   // When a launching thread last found another waiter on its CPU.

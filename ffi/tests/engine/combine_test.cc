@@ -20,13 +20,13 @@ constexpr size_t kElements = 70001, kGuard = 32, kRoom = kElements + 2 * kGuard;
 constexpr float kUntouched = -5;  // no sum has this value
 
 // The memory of a result with guards around it. Its pages are not populated, except for those of the guards.
-class Place {
+class GuardedBuffer {
  public:
-  Place() : base_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+  GuardedBuffer() : base_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     CHECK(base_ != MAP_FAILED);
     for (size_t i = 0; i < kGuard; ++i) all()[i] = all()[kRoom - 1 - i] = kUntouched;
   }
-  ~Place() { munmap(base_, kBytes); }
+  ~GuardedBuffer() { munmap(base_, kBytes); }
   float* data() { return all() + kGuard; }
   void CheckGuards() {
     for (size_t i = 0; i < kGuard; ++i) {
@@ -53,7 +53,7 @@ Plan SumPlan(uint64_t divisor, bool exact) {
 
 // `flags` of each destination: bit 0 is `stream`, bit 1 `fresh`. With `in_place` the first destination is a source.
 void Check(size_t source_count, const std::vector<int>& flags, bool in_place, uint64_t divisor, bool exact) {
-  std::vector<Place> inputs(source_count), outputs(flags.size());
+  std::vector<GuardedBuffer> inputs(source_count), outputs(flags.size());
   std::vector<Source> sources;
   std::vector<Destination> destinations;
   std::vector<float> want(kElements, 0);
@@ -67,13 +67,13 @@ void Check(size_t source_count, const std::vector<int>& flags, bool in_place, ui
   }
   const Plan plan = SumPlan(divisor, exact);
   Combine(plan, sources, destinations, kElements, sizeof(float), true);
-  for (Place& place : outputs) {
+  for (GuardedBuffer& output : outputs) {
     for (size_t i = 0; i < kElements; ++i) {
-      CHECK_EQ(place.data()[i], divisor == 0 ? want[i] : want[i] / static_cast<float>(divisor));
+      CHECK_EQ(output.data()[i], divisor == 0 ? want[i] : want[i] / static_cast<float>(divisor));
     }
-    place.CheckGuards();
+    output.CheckGuards();
   }
-  for (Place& place : inputs) place.CheckGuards();
+  for (GuardedBuffer& input : inputs) input.CheckGuards();
 }
 
 CASE("sums into every kind of destination") {
@@ -98,7 +98,7 @@ void CheckEpilogue(const std::vector<int>& flags, DType result, bool exact) {
   Plan plan = SumPlan(2, exact);
   plan.epilogue = MakeEpilogue({"scale", "momentum"}, DType::kF32, result, {result, DType::kF32});
   const size_t bytes = plan.result_bytes();
-  std::vector<Place> inputs(2), outputs(flags.size());
+  std::vector<GuardedBuffer> inputs(2), outputs(flags.size());
   // Room for the elements before the step's.
   std::vector<float> all_trace(kFirst + kElements), scalars = {4, 0.5, 0, 2, 0};
   std::vector<char> all_params((kFirst + kElements) * bytes);
@@ -127,15 +127,15 @@ void CheckEpilogue(const std::vector<int>& flags, DType result, bool exact) {
   buffers.states = {buffer(all_trace)};
   CombineWithEpilogue(plan, sources, destinations, {buffers, kFirst}, kElements);
   std::vector<float> found(kElements);
-  for (Place& place : outputs) {
-    plan.epilogue->result->load(found.data(), place.data(), kElements);
+  for (GuardedBuffer& output : outputs) {
+    plan.epilogue->result->load(found.data(), output.data(), kElements);
     for (size_t i = 0; i < kElements; ++i) {
       const float gradient = 4 * (inputs[0].data()[i] + inputs[1].data()[i]) / 2;
       const float next = gradient + 2 * before[kFirst + i];
       CHECK_EQ(all_trace[kFirst + i], next);
       CHECK_EQ(found[i], wide_params[kFirst + i] - 0.5f * next);
     }
-    if (bytes == sizeof(float)) place.CheckGuards();
+    if (bytes == sizeof(float)) output.CheckGuards();
   }
   for (size_t i = 0; i < kFirst; ++i) CHECK_EQ(all_trace[i], before[i]);
 }

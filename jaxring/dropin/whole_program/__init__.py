@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from jaxring import _compat
-from jaxring.dropin.whole_program.cache import cache_key
+from jaxring.dropin.whole_program.compilation_cache import cache_key
 from jaxring.dropin.whole_program.transformation import transform
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from jaxring._protobuf import Message
-from jaxring.dropin.whole_program.places import Places
+from jaxring.dropin.whole_program.source_places import Places
 from jaxring.dropin.whole_program.shapes import NARROW
 
 _LOCAL = (1 << 32) - 1

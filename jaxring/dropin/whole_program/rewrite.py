@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxring._protobuf import Message
-from jaxring.dropin.whole_program import groups as replica_groups
+from jaxring.dropin.whole_program import replica_groups
 from jaxring.dropin.whole_program.narrow import narrow_dtypes, narrow_operands, narrow_results
 from jaxring.dropin.whole_program.shapes import is_tuple, shapes
 from jaxring.dropin.whole_program.unserved import UnservedError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxring.dropin.whole_program.body import Body
-    from jaxring.dropin.whole_program.calls import Calls
+    from jaxring.dropin.whole_program.hlo_calls import Calls
     from jaxring.dropin.whole_program.hlo import Instruction, Module
     from jaxring.dropin.whole_program.shapes import Shape
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxring.runtime import schedules
-from jaxring.runtime.cuda.groups import Shape, WireShape
+from jaxring.runtime.cuda.rank_group import Shape, WireShape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxring.runtime.call import CallSpec
-    from jaxring.runtime.cuda.groups import Group
+    from jaxring.runtime.cuda.rank_group import Group
 
 # Messages that a rank may send before the first is received: as many as fit QUEUE_BYTES, within these bounds.
 DEPTHS = (2, 16)

@@ -21,7 +21,7 @@ from jaxring.runtime.cuda import (
     builder as cuda_builder,
 )
 from jaxring.runtime.cuda import (
-    copies as cuda_copies,
+    copy_engine as cuda_copy_engine,
 )
 from jaxring.runtime.cuda import (
     messages as cuda_messages,
@@ -121,7 +121,7 @@ class CudaPlanner:
         with group.lock:
             group.prepare()
             if choice.algorithm == copy_engine.NAME:
-                group.offer_staging(cuda_copies.STAGING_BYTES)
+                group.offer_staging(cuda_copy_engine.STAGING_BYTES)
             if choice.algorithm == nvls.NAME:
                 group.multicast(cuda_nvls.MEMORY_BYTES)
                 transports = (nvls.NAME,)

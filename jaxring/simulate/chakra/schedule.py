@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jaxring.plan.schedule import Schedule
-    from jaxring.simulate.sizes import Sizes
+    from jaxring.simulate.tile_sizes import Sizes
 
 _TYPES = {"send": NodeType.COMM_SEND_NODE, "recv": NodeType.COMM_RECV_NODE}
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.runtime.cuda.groups import Group, GroupRank, Shape
+from jaxring.runtime.cuda.rank_group import Group, GroupRank, Shape
 from tests.world.world_fakes import DirStore
 
 

@@ -8,7 +8,7 @@ from jaxring.plan.algorithms import build
 from jaxring.plan.schedule import Spec
 from jaxring.simulate.chakra import nodes, schedule
 from jaxring.simulate.model import Model
-from jaxring.simulate.sizes import cut
+from jaxring.simulate.tile_sizes import cut
 from tests.simulate.chakra import schema
 from tests.simulate.support import LATENCY, SPEED, mesh, run
 

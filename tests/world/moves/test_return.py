@@ -10,7 +10,7 @@ import pytest
 
 from jaxring.errors import JoinError
 from jaxring.world import failover, resumption
-from tests.world.moves.paths import HOME, OTHER, away, linked
+from tests.world.moves.two_paths import HOME, OTHER, away, linked
 
 pytestmark = pytest.mark.usefixtures("two_interfaces")
 

@@ -41,8 +41,8 @@ Location MulticastTeam::Offer(uint64_t bytes) {
 }
 
 void MulticastTeam::Join(int rank, Location object) {
-  Place& place = places_[rank];
-  if (place.added) return;
+  RankMemory& memory = memories_[rank];
+  if (memory.added) return;
   const int device = spec_.ranks[rank].device;
   if (object_ == nullptr) {
     Step(rank, "open the multicast object of rank 0", [&] {
@@ -57,19 +57,19 @@ void MulticastTeam::Join(int rank, Location object) {
     });
   }
   Step(rank, "add its GPU to the multicast object", [&] { object_->Add(device); });
-  place.added = true;
+  memory.added = true;
 }
 
 void MulticastTeam::Bind(int rank) {
-  Place& place = places_[rank];
-  if (place.own != nullptr) return;
-  Step(rank, "bind memory to the multicast object", [&] { place.own = object_->Bind(spec_.ranks[rank].device); });
+  RankMemory& memory = memories_[rank];
+  if (memory.own != nullptr) return;
+  Step(rank, "bind memory to the multicast object", [&] { memory.own = object_->Bind(spec_.ranks[rank].device); });
 }
 
 void MulticastTeam::Map(int rank) {
-  Place& place = places_[rank];
-  if (place.all != nullptr) return;
-  Step(rank, "map the multicast object", [&] { place.all = object_->Map(spec_.ranks[rank].device); });
+  RankMemory& memory = memories_[rank];
+  if (memory.all != nullptr) return;
+  Step(rank, "map the multicast object", [&] { memory.all = object_->Map(spec_.ranks[rank].device); });
 }
 
 void MulticastTeam::Try(int rank, MulticastKind kind) {
@@ -88,7 +88,7 @@ void MulticastTeam::Probe(int rank) {
   const int device = spec_.ranks[rank].device, ranks = static_cast<int>(spec_.ranks.size());
   Step(rank, "store through the multicast object", [&] {
     if (object_->bytes() < MulticastProbe::Bytes(ranks)) throw std::invalid_argument("it is too small to be tested");
-    char* own = places_[rank].own;
+    char* own = memories_[rank].own;
     const Words stored = WordsOf(rank, 0), part = WordsOf(rank, 1);
     gpu_.memory.Copy(device, own + MulticastProbe::Own(ranks), stored.data(), sizeof stored);
     gpu_.memory.Copy(device, own + MulticastProbe::Part(ranks), part.data(), sizeof part);
@@ -99,7 +99,7 @@ void MulticastTeam::Probe(int rank) {
 void MulticastTeam::Verify(int rank) {
   const int device = spec_.ranks[rank].device, ranks = static_cast<int>(spec_.ranks.size());
   Step(rank, "use the multicast object", [&] {
-    char* own = places_[rank].own;
+    char* own = memories_[rank].own;
     Words found, sum{};
     for (int writer = 0; writer < ranks; ++writer) {
       gpu_.memory.Copy(device, found.data(), own + MulticastProbe::Stored(writer), sizeof found);
@@ -116,8 +116,8 @@ void MulticastTeam::Verify(int rank) {
 }
 
 Multicast MulticastTeam::At(int rank, MulticastKind kind) const {
-  const auto found = places_.find(rank);
-  if (found == places_.end() || found->second.all == nullptr) {
+  const auto found = memories_.find(rank);
+  if (found == memories_.end() || found->second.all == nullptr) {
     throw std::invalid_argument("multicast memory was not mapped before its first collective");
   }
   return {found->second.own, found->second.all, object_->bytes(), kind};

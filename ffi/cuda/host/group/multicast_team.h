@@ -37,7 +37,7 @@ class MulticastTeam {
   Multicast At(int rank, MulticastKind kind) const;
 
  private:
-  struct Place {
+  struct RankMemory {
     bool added = false;
     char *own = nullptr, *all = nullptr;
   };
@@ -49,7 +49,7 @@ class MulticastTeam {
   const CommunicatorSpec& spec_;
   std::shared_ptr<MulticastObject> object_;
   Location offered_;
-  std::map<int, Place> places_;
+  std::map<int, RankMemory> memories_;
 };
 
 }  // namespace jaxring::cuda

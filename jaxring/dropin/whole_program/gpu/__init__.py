@@ -6,7 +6,7 @@ that has become a custom call, so what they would have done is done here, from H
 * `scatters.py`: a reduce-scatter is made of an all-reduce of which each rank uses its part only;
 * `blocks.py`: blocks become the leading dimension, since no layout is decided yet;
 * `joining.py`: collectives of one kind that do not need each other become one;
-* `order.py`: they are brought in one order, which their calls keep;
+* `call_order.py`: they are brought in one order, which their calls keep;
 * `overlap.py`: large collectives that have other work beside them are to be started, and joined later.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.dropin.whole_program.gpu.blocks import lead_with_blocks
 from jaxring.dropin.whole_program.gpu.joining import join
-from jaxring.dropin.whole_program.gpu.order import CALLS, arrange, chain
+from jaxring.dropin.whole_program.gpu.call_order import CALLS, arrange, chain
 from jaxring.dropin.whole_program.gpu.overlap import to_start
 from jaxring.dropin.whole_program.gpu.scatters import make_scatters
 

@@ -19,12 +19,12 @@ class CudaMulticastObject final : public MulticastObject {
   explicit CudaMulticastObject(uint64_t bytes) : bytes_(bytes) {}
   // In the order that the driver requires: mappings, bindings, memory, the object.
   ~CudaMulticastObject() override {
-    for (auto& [device, place] : places_) {
+    for (auto& [device, binding] : bindings_) {
       try {
         const ContextScope scope(device);
-        if (place.all != nullptr) UnmapMemory(place.all, bytes_);
-        if (place.bound) TheDriver().cuMulticastUnbind(object.value, Ordinal(device), 0, bytes_);
-        if (place.own != nullptr) UnmapMemory(place.own, place.own_bytes);
+        if (binding.all != nullptr) UnmapMemory(binding.all, bytes_);
+        if (binding.bound) TheDriver().cuMulticastUnbind(object.value, Ordinal(device), 0, bytes_);
+        if (binding.own != nullptr) UnmapMemory(binding.own, binding.own_bytes);
       } catch (const GpuError&) {  // the context is lost, which frees its memory
       }
     }
@@ -38,17 +38,17 @@ class CudaMulticastObject final : public MulticastObject {
   }
   char* Bind(int device) override {
     const ContextScope scope(device);
-    Place& place = places_[device];
-    place.own_bytes = bytes_;
-    CreateMemory(device, &place.own_bytes, &place.memory);
-    Check(TheDriver().cuMulticastBindMem(object.value, 0, place.memory.value, 0, bytes_, 0), "cuMulticastBindMem");
-    place.bound = true;
-    return place.own = MapMemory({device}, place.memory, place.own_bytes);
+    Binding& binding = bindings_[device];
+    binding.own_bytes = bytes_;
+    CreateMemory(device, &binding.own_bytes, &binding.memory);
+    Check(TheDriver().cuMulticastBindMem(object.value, 0, binding.memory.value, 0, bytes_, 0), "cuMulticastBindMem");
+    binding.bound = true;
+    return binding.own = MapMemory({device}, binding.memory, binding.own_bytes);
   }
   char* Map(int device) override {
     const ContextScope scope(device);
-    Place& place = places_[device];
-    return place.all = MapMemory({device}, object, bytes_, Unit(CU_MULTICAST_GRANULARITY_MINIMUM, bytes_));
+    Binding& binding = bindings_[device];
+    return binding.all = MapMemory({device}, object, bytes_, Unit(CU_MULTICAST_GRANULARITY_MINIMUM, bytes_));
   }
 
   // Sizes must be multiples of this.
@@ -69,14 +69,14 @@ class CudaMulticastObject final : public MulticastObject {
   MemoryHandle object;
 
  private:
-  struct Place {
+  struct Binding {
     MemoryHandle memory;
     char *own = nullptr, *all = nullptr;
     uint64_t own_bytes = 0;
     bool bound = false;
   };
   uint64_t bytes_;
-  std::map<int, Place> places_;
+  std::map<int, Binding> bindings_;
 };
 
 class MulticastObjects final : public GpuMulticast {

@@ -1,6 +1,6 @@
 """Print what has run where: the table of support, each line with its proof.
 
-    python tools/support.py [--write]
+    python tools/support_table.py [--write]
 
 A proof is a lane of .ci/run, or what the suite of `python -m benchmarks.gpu` has left in docs/benchmarks: a stage that
 ended well, or a test that passed. ValueError where a proof is missing. --write puts the table into README.md.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-MARK = "<!-- tools/support.py -->\n"
+MARK = "<!-- tools/support_table.py -->\n"
 CARD = "docs/benchmarks/h200/2026-11-27"
 
 

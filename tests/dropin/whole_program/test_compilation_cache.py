@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxring
-from jaxring.dropin.whole_program import cache
+from jaxring.dropin.whole_program import compilation_cache
 from tests.dropin.whole_program.wp_programs import left, matrix, mesh
 
 
@@ -66,7 +66,7 @@ def test_what_another_jaxring_has_compiled_is_compiled_again(persistent_cache, m
         compiled_anew(f, x)
         compiled_anew(f, x)
     entries = persistent_cache()
-    monkeypatch.setattr(cache, name, lambda *_: "other")
+    monkeypatch.setattr(compilation_cache, name, lambda *_: "other")
     with jaxring.installed(whole_program=True):
         compiled_anew(f, x)
         assert persistent_cache() == entries + 1
@@ -75,20 +75,20 @@ def test_what_another_jaxring_has_compiled_is_compiled_again(persistent_cache, m
 
 
 def test_sources_that_write_other_calls_have_another_digest(tmp_path):
-    assert all((cache.PACKAGE / name).exists() for name in cache.WRITERS)
-    for name in cache.WRITERS:
+    assert all((compilation_cache.PACKAGE / name).exists() for name in compilation_cache.WRITERS)
+    for name in compilation_cache.WRITERS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).write_text("")
-    written = tmp_path / "dropin" / "whole_program" / "calls.py"
+    written = tmp_path / "dropin" / "whole_program" / "hlo_calls.py"
     written.parent.mkdir()
-    found = {cache.digest(tmp_path)}
+    found = {compilation_cache.digest(tmp_path)}
     for change in (written, tmp_path / "runtime" / "call.py"):
         change.write_text("1")
-        found.add(cache.digest(tmp_path))
+        found.add(compilation_cache.digest(tmp_path))
     other = tmp_path / "runtime" / "job.py"
     other.write_text("1")
     assert len(found) == 3
-    assert cache.digest(tmp_path) in found
+    assert compilation_cache.digest(tmp_path) in found
 
 
 def test_the_cache_key_of_others_is_kept(monkeypatch, request):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.memory_model.machine import (
+from tests.memory_model.abstract_machine import (
     ACQ_REL,
     ACQUIRE,
     RELAXED,

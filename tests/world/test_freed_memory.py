@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from jaxring import _native
-from jaxring.runtime import memory
+from jaxring.runtime import freed_memory
 
 PROGRAM = pathlib.Path(__file__).with_name("worker_memory.py")
 
@@ -27,7 +27,7 @@ PROGRAM = pathlib.Path(__file__).with_name("worker_memory.py")
 def test_what_the_environment_says_of_malloc_stays(monkeypatch, environ, asked):
     calls = []
     monkeypatch.setattr(_native, "keep_freed_blocks", lambda nbytes: calls.append(nbytes) or True)
-    assert memory.keep_freed_blocks(environ) == asked
+    assert freed_memory.keep_freed_blocks(environ) == asked
     assert calls == [64 << 20] * asked
 
 

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.world import join
+from jaxring.world import job_world
 from jaxring.world.connections import dialling
 from jaxring.world.connections.handshake import authenticate
 from tests.world.world_fakes import DirStore
@@ -123,7 +123,7 @@ def test_different_settings_show_both_sides(make_world):
 
 def test_different_versions_show_both_sides(make_world, monkeypatch):
     zero, _ = make_world(0)
-    monkeypatch.setattr(join.identity, "version", lambda: "9.9")
+    monkeypatch.setattr(job_world.identity, "version", lambda: "9.9")
     make_world(1)
     with pytest.raises(JoinError, match=r"versions differ\. process 1 .*: 9\.9\. process 0 "):
         zero.link(1, 0)
@@ -254,10 +254,10 @@ def test_a_closed_world_stops_listening(make_world):
 
 def test_a_later_epoch_is_a_world_of_its_own(tmp_path, make_world):
     zero, native = make_world(0)
-    again = join.World(DirStore(tmp_path), 0, 1, native, 5, epoch=1, settings=zero._settings)
+    again = job_world.World(DirStore(tmp_path), 0, 1, native, 5, epoch=1, settings=zero._settings)
     again.close()
     with pytest.raises(JoinError, match=r"has taken part in this job before.*jaxring.rebuild\(\)"):
-        join.World(DirStore(tmp_path), 0, 1, native, 5, epoch=1, settings=zero._settings)
+        job_world.World(DirStore(tmp_path), 0, 1, native, 5, epoch=1, settings=zero._settings)
 
 
 def test_a_wait_for_a_peer_is_told_and_can_be_ended(make_world):
