@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from jaxring import _compat
-from jaxring.resharding import traced, ways
+from jaxring.resharding import outside_jit, traced
 from jaxring.resharding.facts import Facts
 from jaxring.tracing import checks
 from jaxring.tracing.axes import shown
@@ -109,7 +109,7 @@ def reshard(
             "function that is compiled, or reshard them outside of it."
         )
     with _compat.without_mesh():
-        return jax.tree.unflatten(shape, ways.move(facts, leaves, round_bytes, timeout, may_alias))  # type: ignore[no-any-return]
+        return jax.tree.unflatten(shape, outside_jit.move(facts, leaves, round_bytes, timeout, may_alias))  # type: ignore[no-any-return]
 
 
 def _for_each(name: str, shardings: Any, tree: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxring import collectives
 from jaxring.resharding import shards, traced
 from jaxring.resharding.exchange import SITE
-from jaxring.resharding.routes import Region, within
+from jaxring.resharding.transfer_routes import Region, within
 from jaxring.tracing import wire_dtypes
 from jaxring.tracing.axes import called_at
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxring.resharding.routes import cut
+from jaxring.resharding.transfer_routes import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from jaxring.resharding.routes import Block, Region, Routes
+    from jaxring.resharding.transfer_routes import Block, Region, Routes
 
 # The parts of one array that a process has in its memory.
 Parts = dict["Region", np.ndarray]

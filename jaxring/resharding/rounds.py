@@ -11,26 +11,26 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxring.resharding import routes, shards
+from jaxring.resharding import shards
 from jaxring.resharding.copies import Copier, Parts, aligned, extent, unit
 from jaxring.resharding.exchange import Exchange
-from jaxring.resharding.routes import within
+from jaxring.resharding.transfer_routes import Leaf, plan, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jaxring.resharding.facts import Facts
-    from jaxring.resharding.routes import Block, Layout, Region, Routes
+    from jaxring.resharding.transfer_routes import Block, Layout, Region, Routes
 
 
 @functools.lru_cache(maxsize=64)
 def planned(arrays: tuple[Facts, ...], round_bytes: int) -> Routes:
     """The routes of all of them, the same in all processes."""
     leaves = [
-        routes.Leaf(a.shape, a.dtype.name, a.dtype.itemsize, _layout(a.source, a.shape), _layout(a.target, a.shape))
+        Leaf(a.shape, a.dtype.name, a.dtype.itemsize, _layout(a.source, a.shape), _layout(a.target, a.shape))
         for a in arrays
     ]
-    return routes.plan(leaves, round_bytes)
+    return plan(leaves, round_bytes)
 
 
 def agree(processes: Sequence[int], found: Routes, digest: int, calls: int, timeout: float | None) -> int:

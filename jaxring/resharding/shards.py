@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.experimental.layout import Format, Layout
 
-from jaxring.resharding.routes import within
+from jaxring.resharding.transfer_routes import within
 
 
 def in_default_layout(shard: Any) -> bool:

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring.resharding import rounds, ways
+from jaxring.resharding import outside_jit, rounds
 from jaxring.resharding.exchange import SITE
 from tests.resharding.reshard_checks import DEVICES, check, made, right
 
@@ -93,7 +93,7 @@ def often(comm):
         moved += 1
         # A process that does not remember: the others go in rounds with it.
         if jax.process_index() == 0:
-            ways._plan.cache_clear()
+            outside_jit._plan.cache_clear()
         with no_programs():
             check(comm, [leaf], 4 << 20)
     return moved
@@ -130,7 +130,7 @@ def trees(comm):
 def at_once():
     """Within it a program moves every array that it serves, from the first call on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ways, "_WORTH_A_PROGRAM", 0)
+        patch.setattr(outside_jit, "_WORTH_A_PROGRAM", 0)
         yield
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from jaxring.resharding.compiled import Program
     from jaxring.resharding.facts import Facts
-    from jaxring.resharding.routes import Routes
+    from jaxring.resharding.transfer_routes import Routes
 
 # What rounds take beside the result, in round_bytes: two messages each way, and what the transport has of one.
 _ROUNDS_TAKE = 5

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxring.resharding.routes import Leaf, cut, elements, plan
+from jaxring.resharding.transfer_routes import Leaf, cut, elements, plan
 
 SHAPE = (12, 24)
 
