@@ -21,10 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const std::string said = EncodeFrame(frame);
       FUZZ_CHECK(said.size() <= ControlFrame::kMaxBytes + 4);
       FrameReader again;
-      ControlFrame heard;
+      ControlFrame decoded;
       again.Feed(said.data(), said.size());
-      FUZZ_CHECK(again.Next(&heard) == FrameReader::Result::kFrame);
-      FUZZ_CHECK(EncodeFrame(heard) == said);
+      FUZZ_CHECK(again.Next(&decoded) == FrameReader::Result::kFrame);
+      FUZZ_CHECK(EncodeFrame(decoded) == said);
     }
     if (result == FrameReader::Result::kGarbage) break;
   }

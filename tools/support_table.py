@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MARK = "<!-- tools/support_table.py -->\n"
-CARD = "docs/benchmarks/h200/2026-11-27"
+GPU_RUN = "docs/benchmarks/h200/2026-11-27"
 
 
 class Line(NamedTuple):
@@ -62,8 +62,8 @@ LINES = (
 def check(line: Line) -> None:
     """ValueError if a proof of the line is missing."""
     lanes = (ROOT / ".ci/run").read_text()
-    passed = {record["stage"] for record in json.loads((ROOT / CARD / "stages.json").read_text()) if not record["exit"]}
-    raw = (ROOT / CARD / "raw.txt").read_text()
+    passed = {record["stage"] for record in json.loads((ROOT / GPU_RUN / "stages.json").read_text()) if not record["exit"]}
+    raw = (ROOT / GPU_RUN / "raw.txt").read_text()
     for proof in line.proofs:
         kind, _, name = proof.partition(":")
         if kind == "stage":
@@ -84,7 +84,7 @@ def table() -> list[str]:
         of_suite = any(":" in proof for proof in line.proofs)
         shown = [f"`{proof}`" for proof in line.proofs if ":" not in proof]
         if of_suite:
-            shown.insert(0, f"[`python -m benchmarks.gpu`]({CARD}/SUMMARY.md)")
+            shown.insert(0, f"[`python -m benchmarks.gpu`]({GPU_RUN}/SUMMARY.md)")
         found.append(f"| {line.part} | {line.where} | {', '.join(shown)} |")
     return found
 

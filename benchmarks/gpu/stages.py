@@ -82,7 +82,7 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
         "TEST_JOB_TIMEOUT": "15",
     }
     # Deaths and checkers last: they are the least certain, and must not keep anything else from running.
-    quick = ("one_process", "one_node", "four_processes", "network", "graphs", "other_order")
+    quick = ("one_process", "one_domain", "four_processes", "network", "graphs", "other_order")
     memory = ("virtual_memory", "captured_first", "staged", "legacy_ipc", "copies")
     return [
         Stage("machine", 30, ("bash", "-c", _MACHINE.format(python=shlex.quote(python)))),

@@ -39,7 +39,7 @@ LOOKS = 3
 MOST_LOOKS = 8
 # Short iterations have several turns, too.
 LEAST_TURNS = 8
-# A turn begins with one that does not count: there the processes have yet to hear of it, and caches, pages and
+# A turn begins with one that does not count: there the processes have yet to learn of it, and caches, pages and
 # the processors' queues are as the peer before left them.
 UNCOUNTED = 1
 # Fewer iterations have no quartiles to speak of.
@@ -133,7 +133,7 @@ def measure(
     """For each case all results, and the machine's copy bandwidth in GB/s (bytes read plus bytes written) after it.
 
     A peer makes ``iterations`` of each case, batches of short ones, or stops when they took ``seconds``, but then not
-    before a few are made. ``say`` hears what happens. JaxringError where a peer's job does not start, or ours breaks;
+    before a few are made. ``say`` is called with what happens. JaxringError where a peer's job does not start, or ours breaks;
     another peer whose job breaks has no more results from there on, but the reason.
     """
     names, _ = installed(job)

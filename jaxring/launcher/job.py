@@ -138,8 +138,8 @@ class Job:
             self._watch(child.stdout, Stream(out_label, None if hidden else sys.stdout.buffer, log))
         if child.stderr is not None:
             if command.lifeline and self._part.listen is not None:
-                hear = functools.partial(self._report, rank)
-                self._watch(child.stderr, self._part.listen(sys.stderr.buffer, hear))
+                report = functools.partial(self._report, rank)
+                self._watch(child.stderr, self._part.listen(sys.stderr.buffer, report))
                 return
             stream = Stream(err_label, None if hidden else sys.stderr.buffer, log)
             self._watch(child.stderr, stream)

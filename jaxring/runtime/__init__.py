@@ -33,9 +33,10 @@ def counters() -> dict[str, int]:
         By name. ``sent_bytes`` are those that this process's ranks have sent to ranks of other processes, by whichever
         transport, in operations that have ended: what they carry, without headers. ``moves`` counts how often a waiting
         thread moved to a processor on which no peer waits. ``unexpected_bytes`` are those of messages that wait for
-        their operation outside of the rings; ``stashed_bytes`` is the former name, which stays for one release. ``connections`` counts the connections to this process's
-        listener in this epoch of the job, ``refused`` those of them that did not authenticate. The names of the CUDA
-        engine (experimental: it has run on one GPU only) begin with ``cuda_``; they are there once it has started.
+        their operation outside of the rings; ``stashed_bytes`` is the former name, which stays for one release.
+        ``connections`` counts the connections to this process's listener in this epoch of the job, ``refused`` those of
+        them that did not authenticate. The names of the CUDA engine (experimental: it has run on one GPU only) begin
+        with ``cuda_``; they are there once it has started.
 
     Examples:
         What a step of training sends:

@@ -142,7 +142,7 @@ class Watcher:
         name = signal.Signals(number).name
         logger.warning("%s ends this process, which waits for others in a collective", name)
         _native.say_leaving(f"it was ended by {name} while it waited")
-        time.sleep(_TELL_S)  # the others hear of it before its connections end
+        time.sleep(_TELL_S)  # the others learn of it before its connections end
         _flush()
         _native.end_by_signal(number)
 

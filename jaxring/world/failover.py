@@ -258,7 +258,7 @@ class Failover:
                     each.returned_at = time.monotonic()  # it has failed again, so that it is left alone for longer
                     self._start(self._recover, each, failed, each.home)
                 else:
-                    self._return_later(each)  # where its ports have ended, too, `_recover` hears of it
+                    self._return_later(each)  # where its ports have ended, too, `_recover` learns of it
             else:
                 self._note_return(each)
 

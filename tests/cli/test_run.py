@@ -98,7 +98,7 @@ def test_output_of_rank_0_only(run):
     assert (code, out, err.splitlines()) == (0, ["out 0"], ["err"])
 
 
-def test_a_silent_process_that_fails_is_heard(run):
+def test_a_silent_process_that_fails_is_named(run):
     text = "import os; assert os.environ['JAX_PROCESS_ID'] != '1', 'the reason'"
     code, _, err = run(text, "-n", "2", "--no-init", "--output", "rank0")
     assert code == 1

@@ -78,24 +78,24 @@ def test_the_next_coordinator_is_bound_to_its_own_port():
 
 
 def test_reports_are_taken_out_of_what_a_host_says():
-    said, heard = io.BytesIO(), []
-    stream = hosts.Remote(said, heard.append)
+    said, reports = io.BytesIO(), []
+    stream = hosts.Remote(said, reports.append)
     line = hosts._MARK + b"3 " + encode(CAUSE)
     stream.feed(b"[3] a traceback\n" + line[:20])
     stream.feed(line[20:] + hosts._MARK + b"x nonsense\nmore\n")
     stream.end()
     assert said.getvalue() == b"[3] a traceback\n" + hosts._MARK + b"x nonsense\nmore\n"
-    assert [(each.kind, each.message) for each in heard] == [("process 3: ValueError", "my own bug")]
-    assert abs(heard[0].when - time.monotonic()) < 60  # this host's clock
+    assert [(each.kind, each.message) for each in reports] == [("process 3: ValueError", "my own bug")]
+    assert abs(reports[0].when - time.monotonic()) < 60  # this host's clock
 
 
 def test_a_report_is_taken_from_behind_an_unfinished_line():
-    said, heard = io.BytesIO(), []
-    stream = hosts.Remote(said, heard.append)
+    said, reports = io.BytesIO(), []
+    stream = hosts.Remote(said, reports.append)
     stream.feed(b"\r 45%|##" + hosts._MARK + b"3 " + encode(CAUSE) + b"\r 50%|###")
     stream.end()
     assert said.getvalue() == b"\r 45%|##\n\r 50%|###\n"
-    assert [each.message for each in heard] == ["my own bug"]
+    assert [each.message for each in reports] == ["my own bug"]
 
 
 def test_a_hosts_own_cause_is_named_though_its_echo_was_read_first():

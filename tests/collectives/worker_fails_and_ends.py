@@ -1,4 +1,4 @@
-"""Rank 1's operand holds NaN; every rank hears of that, and each process ends as soon as it has."""
+"""Rank 1's operand holds NaN; every rank learns of that, and each process ends as soon as it has."""
 
 from __future__ import annotations
 

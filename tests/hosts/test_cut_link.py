@@ -60,7 +60,7 @@ def test_a_pulled_cable_is_told_on_both_sides_and_mended(tmp_path):
         made.cut(1)
         (tmp_path / "cut idle").touch()
         for process in processes:
-            # The call's own deadline comes first, and says that the other side is not heard of.
+            # The call's own deadline comes first, and says that nothing has come from the other side.
             error = errors(job, process, "late", processes)
             assert error["at"] - error["began"] < CALL_S + LATE_S, error
             assert "DEADLINE_EXCEEDED" in error["text"], error

@@ -237,7 +237,7 @@ def _asked(given: dict[str, Any]) -> dict[str, Any] | None:
     if program is None or request.customized(env):
         return None
     same = None if given["start_new_session"] else os.getpgrp()
-    return request.surroundings() | {
+    return request.inherited() | {
         "program": program,
         "argv": argv,
         "env": env,

@@ -123,7 +123,7 @@ def same_start(env: Mapping[str, str], server: Mapping[str, str], read: Iterable
     return all(env.get(name) == server.get(name) for name in names - SETTABLE - _FIXED - _UNREAD)
 
 
-def surroundings() -> dict[str, Any]:
+def inherited() -> dict[str, Any]:
     """What a child inherits from the thread that starts it, and a fork of another process does not."""
     status = dict(
         line.split(":", 1) for line in pathlib.Path("/proc/thread-self/status").read_text().splitlines() if ":" in line

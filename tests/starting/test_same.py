@@ -13,7 +13,7 @@ import pytest
 from tests import starting
 
 # What a process may see of how it was started, as lines that differ between two starts in nothing.
-SURROUNDINGS = """
+START = """
 import ctypes, faulthandler, json, os, pathlib, resource, signal, stat, sys, threading
 libc = ctypes.CDLL(None)
 libc.getenv.restype = ctypes.c_char_p
@@ -114,10 +114,10 @@ def commands(folder, text):
 
 @pytest.mark.parametrize("kind", ["text", "module", "safe", "file", "link", "safe file"])
 @pytest.mark.sampled(3)
-def test_it_is_in_the_same_surroundings(kind, tmp_path, monkeypatch):
+def test_it_has_the_same_start(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    forked, started = both(commands(tmp_path, SURROUNDINGS)[kind])
+    forked, started = both(commands(tmp_path, START)[kind])
     assert not differences(forked, started)
     assert forked[0] == started[0] == 0
     assert len(forked[1].splitlines()) > 20
@@ -126,7 +126,7 @@ def test_it_is_in_the_same_surroundings(kind, tmp_path, monkeypatch):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 @pytest.mark.sampled(3)
 def test_options_of_a_call_do_the_same(options):
-    forked, started = both([sys.executable, "-c", SURROUNDINGS], **options)
+    forked, started = both([sys.executable, "-c", START], **options)
     assert not differences(forked, started)
     assert forked[0] == started[0] == 0, forked[2]
 

@@ -41,7 +41,7 @@ PROGRAM = f"""
         time.sleep(0.05)
 """
 CALL = r"jaxring\.all_reduce sum of float32\[5\] over 'x' at program\.py:\d+"
-# Who is late, in which operation, and where it was last; how long before differs by when its end was heard of.
+# Who is late, in which operation, and where it was last; how long before differs by when its end was known.
 SAYS = re.compile(
     rf"(?i:process) {LATE} (?:\(pid \d+ on \S+\) )?is behind: it has not begun ({CALL}, execution 2), which others "
     rf"have[.:] .*?Its last operation was ({CALL}, execution 1), done \S+ s (?:before|after) the others began\.",

@@ -290,7 +290,7 @@ def test_a_process_that_refuses_connections_is_known_to_have_ended(make_world, m
     assert zero.refusing() == {1}
 
 
-def test_who_dials_a_process_that_refuses_hears_that_its_world_is_closed(make_world, monkeypatch):
+def test_who_dials_a_process_that_refuses_learns_that_its_world_is_closed(make_world, monkeypatch):
     (zero, _), _ = (make_world(p) for p in (0, 1))
 
     def refused(*_):

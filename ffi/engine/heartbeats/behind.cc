@@ -1,5 +1,5 @@
 // Which processes have not begun an operation that others wait in. Each process sees it of those that it is connected
-// with, and passes on what it hears of others, so that the one that reports a deadline can name all of them.
+// with, and passes on what it learns of others, so that the one that reports a deadline can name all of them.
 #include "engine/heartbeats/behind.h"
 
 #include <algorithm>

@@ -40,7 +40,7 @@ std::string WaitReporter::DescribePeer(int process, const std::string& name, uin
   }
   if (peer.left) return name + ": " + peer.DepartureReason() + ".";
   const auto now = Clock::now();
-  const auto silent = now - peer.heard_at;
+  const auto silent = now - peer.frame_at;
   const bool said = peer.said_at != Clock::time_point{};
   if (silent > kSilent) {
     std::string text =
@@ -70,7 +70,7 @@ bool WaitReporter::WaitsTogether(int process, const Operation& op) const {
   bool together = false;
   peers_->Look([&](const PeerMonitor::Peers& peers) {
     const auto it = peers.find(process);
-    if (it == peers.end() || it->second.left || Clock::now() - it->second.heard_at > kSilent) return;
+    if (it == peers.end() || it->second.left || Clock::now() - it->second.frame_at > kSilent) return;
     const std::vector<Activity>& doing = it->second.doing;
     // A heartbeat from before this operation, or just after its begin, says nothing about it.
     together =

@@ -57,7 +57,7 @@ struct ConnectedPeer {
   using Time = Clock::time_point;
   std::vector<std::shared_ptr<FrameSender>> controls;  // each side dials one
   std::shared_ptr<FrameSender> dialled;                // the one of these that this process has dialled
-  Time heard_at;                                       // the arrival of the last frame
+  Time frame_at;                                       // the arrival of the last frame
   Time heartbeat_sent_at;                              // the last heartbeat to it
   Time said_at;                                        // the arrival of the last heartbeat
   std::vector<Activity> doing;

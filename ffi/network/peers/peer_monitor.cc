@@ -29,7 +29,7 @@ bool HasEnded(const ConnectedPeer& peer) { return peer.left && !peer.how.empty()
 void PeerMonitor::Add(int process, const std::shared_ptr<FrameSender>& link, bool dialled) {
   MutexLock lock(mutex_);
   ConnectedPeer& peer = peers_[process];
-  peer.heard_at = Clock::now();
+  peer.frame_at = Clock::now();
   peer.controls.push_back(link);
   if (dialled) peer.dialled = link;
 }
@@ -49,17 +49,17 @@ void PeerMonitor::SendMissed(int process, FrameSender& link, const std::vector<C
 void PeerMonitor::OnFrame(int process, const ControlFrame& frame) {
   MutexLock lock(mutex_);
   ConnectedPeer& peer = peers_[process];
-  peer.heard_at = Clock::now();
+  peer.frame_at = Clock::now();
   if (frame.kind == ControlFrame::Kind::kAlive) {
     peer.doing = frame.activities;
     peer.launches = frame.launches;
     peer.behind = frame.behind;
-    peer.said_at = peer.heard_at;
+    peer.said_at = peer.frame_at;
     Compare(process, peer, frame);
   }
   if (frame.kind == ControlFrame::Kind::kGoodbye && !peer.left) {
     peer.left = true;
-    peer.left_at = peer.heard_at;
+    peer.left_at = peer.frame_at;
     peer.how = frame.text;
   }
 }
@@ -75,14 +75,14 @@ void PeerMonitor::Compare(int process, ConnectedPeer& peer, const ControlFrame& 
     if (peer.samples.size() > kMaxSamples) peer.samples.pop_front();
   }
   for (const LaunchTime& theirs : frame.launches) {
-    // While a launch is among the last ones of its process, at most twice as many are heard of.
+    // While a launch is among the last ones of its process, at most twice as many arrive.
     const size_t recent = std::min(peer.shared_launches.size(), 2 * ControlFrame::kMaxLaunches);
-    const bool heard = std::any_of(
+    const bool known = std::any_of(
         peer.shared_launches.rbegin(), std::next(peer.shared_launches.rbegin(), static_cast<ptrdiff_t>(recent)),
         [&](const SharedLaunch& launch) {
           return launch.theirs.key == theirs.key && launch.theirs.sequence == theirs.sequence;
         });
-    if (heard) continue;
+    if (known) continue;
     const auto own = client_->FindLaunch(theirs.key, theirs.sequence);
     if (!own) continue;
     peer.shared_launches.push_back({own->second, own->first, theirs});
@@ -128,7 +128,7 @@ void PeerMonitor::SayLeaving(const std::string& why, Ending ending) {
 bool PeerMonitor::IsDue(const ConnectedPeer& peer, Time now) {
   if (peer.controls.empty() || peer.left) return false;
   return now - peer.heartbeat_sent_at >=
-         (now - peer.heard_at > kSilentLong ? kHeartbeatToSilentEvery : kHeartbeatEvery);
+         (now - peer.frame_at > kSilentLong ? kHeartbeatToSilentEvery : kHeartbeatEvery);
 }
 
 bool PeerMonitor::HeartbeatIsDue(Time now) {

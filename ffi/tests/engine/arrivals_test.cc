@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 
 // What the heartbeats of process 1 have said to process 0, once they have said all of it.
-Arrivals HeardByZero(Job* job, size_t launches) {
+Arrivals ArrivalsAtZero(Job* job, size_t launches) {
   Arrivals all{1, {}, {}, {}};
   while (all.clock.error_ns < 0 || all.shared_launches.size() < launches || all.samples.size() < 2) {
     const std::vector<Arrivals> found = job->engine(0).network().peers().TakeArrivals();
@@ -49,17 +49,17 @@ CASE("clocks, launches and samples") {
     Site4 site(&job, "all_reduce ring 2x2 x1", Sized(700, 60));
     site.RunOk();
     site.RunOk();
-    const Arrivals heard = HeardByZero(&job, 2);
+    const Arrivals arrivals = ArrivalsAtZero(&job, 2);
     // Both are of this process, so their clocks are one.
-    CHECK(std::abs(heard.clock.offset_ns) <= heard.clock.error_ns);
-    for (const SharedLaunch& launch : heard.shared_launches) {
+    CHECK(std::abs(arrivals.clock.offset_ns) <= arrivals.clock.error_ns);
+    for (const SharedLaunch& launch : arrivals.shared_launches) {
       CHECK(launch.own.key == launch.theirs.key && launch.own.sequence == launch.theirs.sequence);
       CHECK_EQ(job.engine(0).recorder().At(launch.number)->key, launch.own.key);
       CHECK_EQ(launch.theirs.launched_ns,
                job.engine(1).recorder().FindLaunch(launch.own.key, launch.own.sequence)->first.launched_ns);
     }
-    CHECK(heard.samples[0].at_ns < heard.samples[1].at_ns && heard.samples[0].cpu_ns > 0);
-    CHECK(heard.samples[0].cpu_ns <= heard.samples[1].cpu_ns);
+    CHECK(arrivals.samples[0].at_ns < arrivals.samples[1].at_ns && arrivals.samples[0].cpu_ns > 0);
+    CHECK(arrivals.samples[0].cpu_ns <= arrivals.samples[1].cpu_ns);
   }
 }
 

@@ -107,8 +107,8 @@ CASE("a process that has ended an operation and is in an earlier one") {
 constexpr uint64_t kEarlier = 70, kKey = 71, kLater = 72, kUnknown = 99;
 
 // A recorder of three operations, and a peer whose heartbeat arrived 400 ms ago: it has launched the first one.
-struct Heard {
-  Heard() {
+struct PeerState {
+  PeerState() {
     for (uint64_t key : {kEarlier, kKey, kLater}) recorder.Begin(Plan{}, key, 0, now, now);
     peer.said_at = now - std::chrono::milliseconds(400);
     peer.doing = {{kEarlier, false, 100, "what"}};
@@ -121,44 +121,44 @@ struct Heard {
 };
 
 CASE("the age of what a heartbeat said") {
-  Heard heard;
-  const auto found = heard.Find();
+  PeerState state;
+  const auto found = state.Find();
   CHECK(found && found->process == 1 && found->key == kKey && found->seen_ms == 400);
   CHECK(found->last.what == "what" && found->last.age_ms == 500);
-  heard.peer.said_at = heard.now - std::chrono::seconds(11);
-  CHECK(!heard.Find());
+  state.peer.said_at = state.now - std::chrono::seconds(11);
+  CHECK(!state.Find());
 }
 
 CASE("what settles whether a process has begun an operation") {
-  Heard heard;
-  heard.peer.left = true;
-  CHECK(!heard.Find());
-  heard.peer.left = false;
+  PeerState state;
+  state.peer.left = true;
+  CHECK(!state.Find());
+  state.peer.left = false;
   // It has done nothing yet.
-  heard.peer.doing.clear();
-  heard.peer.launches.clear();
-  CHECK(heard.Find() && heard.Find()->last.what.empty());
+  state.peer.doing.clear();
+  state.peer.launches.clear();
+  CHECK(state.Find() && state.Find()->last.what.empty());
   // It waits for the plan of an operation, maybe of this one.
-  heard.peer.doing = {{0, true, 100, "planned"}};
-  CHECK(!heard.Find());
-  heard.peer.doing = {{kKey, true, 100, "planned"}};
-  CHECK(!heard.Find());
+  state.peer.doing = {{0, true, 100, "planned"}};
+  CHECK(!state.Find());
+  state.peer.doing = {{kKey, true, 100, "planned"}};
+  CHECK(!state.Find());
   // Only others take part in what it launched last.
-  heard.peer.doing = {{kUnknown, false, 100, "of others"}};
-  heard.peer.launches = {{kUnknown, 0, 1, -1}};
-  CHECK(!heard.Find());
-  heard.peer.launches = {{kEarlier, 0, 1, -1}, {kUnknown, 0, 2, -1}};
-  CHECK(heard.Find());
-  heard.peer.launches = {{kEarlier, 0, 1, -1}, {kLater, 0, 2, -1}};
-  CHECK(!heard.Find());
-  heard.peer.launches = {{kEarlier, 0, 1, -1}, {kKey, 0, 2, -1}};
-  CHECK(!heard.Find());
+  state.peer.doing = {{kUnknown, false, 100, "of others"}};
+  state.peer.launches = {{kUnknown, 0, 1, -1}};
+  CHECK(!state.Find());
+  state.peer.launches = {{kEarlier, 0, 1, -1}, {kUnknown, 0, 2, -1}};
+  CHECK(state.Find());
+  state.peer.launches = {{kEarlier, 0, 1, -1}, {kLater, 0, 2, -1}};
+  CHECK(!state.Find());
+  state.peer.launches = {{kEarlier, 0, 1, -1}, {kKey, 0, 2, -1}};
+  CHECK(!state.Find());
   // As many activities as fit: more may be left out, unless all of them are launched.
-  heard.peer.doing.assign(ControlFrame::kMaxActivities, {kEarlier, true, 100, "what"});
-  heard.peer.launches = {{kEarlier, 0, 1, -1}};
-  CHECK(heard.Find());
-  heard.peer.doing.back().key = kUnknown;
-  CHECK(!heard.Find());
+  state.peer.doing.assign(ControlFrame::kMaxActivities, {kEarlier, true, 100, "what"});
+  state.peer.launches = {{kEarlier, 0, 1, -1}};
+  CHECK(state.Find());
+  state.peer.doing.back().key = kUnknown;
+  CHECK(!state.Find());
 }
 
 }  // namespace

@@ -205,9 +205,9 @@ CASE("garbage on a control connection") {
   alive.times = {1, INT64_MAX, INT64_MAX};
   const std::string odd = EncodeFrame(alive);
   CHECK(write(ends[1], odd.data(), odd.size()) == static_cast<ssize_t>(odd.size()));
-  std::vector<Arrivals> heard;
-  while ((heard = job.engine(0).network().peers().TakeArrivals())[1].samples.empty()) std::this_thread::yield();
-  CHECK_EQ(heard[1].clock.error_ns, -1);
+  std::vector<Arrivals> arrivals;
+  while ((arrivals = job.engine(0).network().peers().TakeArrivals())[1].samples.empty()) std::this_thread::yield();
+  CHECK_EQ(arrivals[1].clock.error_ns, -1);
   CHECK(write(ends[1], "\xff\xff\xff\xff", 4) == 4);
   char byte;
   while (recv(ends[1], &byte, 1, 0) > 0) {

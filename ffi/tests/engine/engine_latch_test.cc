@@ -55,9 +55,9 @@ CASE("a closed latch") {
     begin(&outputs, &ends);
     while (!job.engine(0).InFlight(key)) std::this_thread::yield();
     job.engine(0).network().peers().SendMessage(1, "they differ");
-    std::optional<ControlMessage> note;
-    while (!(note = job.engine(1).python().NextControlMessage())) std::this_thread::yield();
-    CHECK(note->sender == 0 && note->text == "they differ" && !job.engine(1).python().NextControlMessage());
+    std::optional<ControlMessage> message;
+    while (!(message = job.engine(1).python().NextControlMessage())) std::this_thread::yield();
+    CHECK(message->sender == 0 && message->text == "they differ" && !job.engine(1).python().NextControlMessage());
     job.engine(0).FailPlan(key, Status::Error(Code::kInvalidArgument, "they differ"));
     for (const Status& status : ends.Wait())
       CHECK(status.code == Code::kInvalidArgument && Says(status, "they differ"));

@@ -62,7 +62,7 @@ class FakeNetwork final : public Network {
   const int self_;
   NetworkClient* const client_;
   bool stopped_ = false;
-  int drops_ = 0;  // of all connections: what was sent on those before is not heard
+  int drops_ = 0;  // of all connections: what was sent on those before does not arrive
   std::vector<FakeWay> ways_;
 };
 

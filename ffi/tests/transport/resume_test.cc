@@ -234,7 +234,7 @@ CASE("messages that are taken by a thread that polls") { RunLink(true); }
 CASE("a control connection") {
   Moved moved;
   Poller poller([] {});
-  std::atomic<int> heard[2] = {0, 0};
+  std::atomic<int> delivered[2] = {0, 0};
   std::shared_ptr<ControlLink> links[2];
   auto ends = Connection();
   for (int i : {0, 1}) {
@@ -242,7 +242,7 @@ CASE("a control connection") {
         moved.paths.Add(std::move(i == 0 ? ends.first : ends.second), i == 0 ? moved.dialler : moved.acceptor, &poller);
     links[i] = std::make_shared<ControlLink>(
         std::move(stream), 10.0, &poller,
-        [&heard, i](const ControlFrame& frame) { CHECK_EQ(frame.text, std::to_string(heard[i]++)); },
+        [&delivered, i](const ControlFrame& frame) { CHECK_EQ(frame.text, std::to_string(delivered[i]++)); },
         [](const std::string& why, Ending) { Fail(__FILE__, __LINE__, why.c_str()); });
     poller.Add(links[i]->fd(), 0x2001, links[i]);
   }
@@ -255,12 +255,12 @@ CASE("a control connection") {
       CHECK(link->Send(EncodeFrame(frame), false));
     }
     if (random() % 50 == 0) moved.Move(random);
-    while (number - std::min(heard[0], heard[1]) > 500) {
+    while (number - std::min(delivered[0], delivered[1]) > 500) {
       moved.Move(random);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  while (std::min(heard[0], heard[1]) < kMessages) {
+  while (std::min(delivered[0], delivered[1]) < kMessages) {
     moved.Move(random);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -27,7 +27,7 @@ class Movable {
   virtual bool IsSilent(std::chrono::milliseconds limit) const = 0;
   // Whether far less gets through than before. To be called regularly; compares with the call before.
   virtual bool IsTrickling(Time) { return false; }
-  // Whether the end that dialled is known to hear that this one has lost the connection. If not, this one hears of an
+  // Whether the end that dialled is known to learn that this one has lost the connection. If not, this one learns of an
   // attempt soon or never.
   virtual bool PeerKnows() const = 0;
   // Ends the connection for good: the peer cannot be reached (kUnreachable), or its process has ended (kNoGoodbye).

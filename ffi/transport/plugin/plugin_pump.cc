@@ -49,7 +49,7 @@ PluginRecvPump::~PluginRecvPump() {
 
 void PluginPump::End(const std::string& why) {
   if (ended()) return;
-  const Ending ending = heard_ == word_.size() ? Ending::kGoodbye : Ending::kNoGoodbye;
+  const Ending ending = goodbye_bytes_ == word_.size() ? Ending::kGoodbye : Ending::kNoGoodbye;
   end_->Close(why, ending);
   shutdown(socket_.get(), SHUT_RDWR);  // the peer sees the end, and the poller drops this pump
   own_doorbell_->Notify();
@@ -67,16 +67,16 @@ bool PluginPump::Turn() {
     return true;
   }
   if (moved) moved_ = Clock::now();
-  if (gone_ && Finished()) End(heard_ == word_.size() ? "its process ended" : "the peer closed the connection");
+  if (gone_ && Finished()) End(goodbye_bytes_ == word_.size() ? "its process ended" : "the peer closed the connection");
   return moved;
 }
 
 void PluginPump::OnEvents(uint32_t) {
   MutexLock lock(mutex_);
-  while (heard_ < word_.size()) {
-    ssize_t n = recv(socket_.get(), word_.data() + heard_, word_.size() - heard_, MSG_DONTWAIT);
+  while (goodbye_bytes_ < word_.size()) {
+    ssize_t n = recv(socket_.get(), word_.data() + goodbye_bytes_, word_.size() - goodbye_bytes_, MSG_DONTWAIT);
     if (n > 0) {
-      heard_ += static_cast<size_t>(n);
+      goodbye_bytes_ += static_cast<size_t>(n);
       continue;
     }
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -211,7 +211,7 @@ bool PluginRecvPump::Advance() {
 
 bool PluginRecvPump::Finished() {
   const auto since = Clock::now() - moved_;
-  if (heard_ < word_.size()) return since > kGrace;
+  if (goodbye_bytes_ < word_.size()) return since > kGrace;
   uint64_t sent;
   std::memcpy(&sent, word_.data(), sizeof sent);
   return count_ >= sent || since > kPatience;

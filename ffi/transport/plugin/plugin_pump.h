@@ -67,7 +67,7 @@ class PluginPump : public Poller::Handler {
   Clock::time_point moved_ JAXRING_GUARDED_BY(mutex_);  // when the last one was
   // The peer's goodbye, which holds the number of messages that it has sent, or the part of it that has arrived.
   std::array<char, sizeof(uint64_t)> word_ JAXRING_GUARDED_BY(mutex_){};
-  size_t heard_ JAXRING_GUARDED_BY(mutex_) = 0;
+  size_t goodbye_bytes_ JAXRING_GUARDED_BY(mutex_) = 0;
   bool gone_ JAXRING_GUARDED_BY(mutex_) = false;
 };
 

@@ -162,8 +162,8 @@ bool VerbsPump::Listen() {
     const Read read = control_.Receive();
     if (read == Read::kNothing) return false;
     if (read == Read::kSome) {
-      while (const auto heard = control_.Next()) {
-        Act(*heard);
+      while (const auto received = control_.Next()) {
+        Act(*received);
       }
       continue;
     }
@@ -176,8 +176,8 @@ bool VerbsPump::Listen() {
   return false;
 }
 
-void VerbsPump::Act(const VerbsControl::Heard& heard) {
-  switch (heard.word) {
+void VerbsPump::Act(const VerbsControl::Received& received) {
+  switch (received.word) {
     case VerbsControl::Word::kLost:
       if (movable_ && !handover_.switched()) Lose();
       break;
@@ -185,7 +185,7 @@ void VerbsPump::Act(const VerbsControl::Heard& heard) {
       handover_.Confirm();
       break;
     case VerbsControl::Word::kGoodbye:
-      OnGoodbye(heard.text);
+      OnGoodbye(received.text);
       CompleteLocked();
       break;
   }

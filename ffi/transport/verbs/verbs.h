@@ -107,7 +107,7 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   void End(const std::string& why, bool tell, Ending ending = Ending::kNoGoodbye) JAXRING_REQUIRES(mutex_);
   // Reads the control connection. Returns true if it has ended.
   bool Listen() JAXRING_REQUIRES(mutex_);
-  void Act(const VerbsControl::Heard& heard) JAXRING_REQUIRES(mutex_);
+  void Act(const VerbsControl::Received& received) JAXRING_REQUIRES(mutex_);
   // Has the poller say when there is something to be read.
   void WatchControl() JAXRING_REQUIRES(mutex_);
   // Suspends the link until it goes on over other ports.

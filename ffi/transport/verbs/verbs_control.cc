@@ -17,7 +17,7 @@ namespace {
 // that the sending end has taken over a new control connection; an error, with its text up to the connection's end;
 // that the receiving end has lost its queue pairs.
 constexpr char kAllHere = 'a', kGoodbye = 'b', kTakenOver = 'c', kGaveUp = 'e', kLost = 'l';
-constexpr size_t kMaxHeard = 4096;
+constexpr size_t kMaxReceived = 4096;
 
 }  // namespace
 
@@ -26,7 +26,7 @@ VerbsControl::Read VerbsControl::Receive() {
   while (true) {
     const ssize_t n = recv(fd(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
-      heard_.append(buffer.data(), std::min(static_cast<size_t>(n), kMaxHeard - heard_.size()));
+      received_.append(buffer.data(), std::min(static_cast<size_t>(n), kMaxReceived - received_.size()));
       return Read::kSome;
     }
     if (n < 0 && errno == EINTR) continue;
@@ -40,29 +40,29 @@ void VerbsControl::Await(int ms) const {
   poll(&word, 1, ms);
 }
 
-std::optional<VerbsControl::Heard> VerbsControl::Next() {
-  while (!heard_.empty()) {
-    const size_t end = heard_.find('\n');
-    const char word = heard_[0];
+std::optional<VerbsControl::Received> VerbsControl::Next() {
+  while (!received_.empty()) {
+    const size_t end = received_.find('\n');
+    const char word = received_[0];
     // An error stays, since it is the last word.
     if (word == kGoodbye && end != std::string::npos) {
-      Heard heard{Word::kGoodbye, heard_.substr(1, end - 1)};
+      Received received{Word::kGoodbye, received_.substr(1, end - 1)};
       goodbye_ = true;
-      heard_.erase(0, end + 1);
-      return heard;
+      received_.erase(0, end + 1);
+      return received;
     }
     if (word != kAllHere && word != kTakenOver && word != kLost) break;
-    heard_.erase(0, 1);
-    if (word != kAllHere) return Heard{word == kLost ? Word::kLost : Word::kTakenOver, ""};
+    received_.erase(0, 1);
+    if (word != kAllHere) return Received{word == kLost ? Word::kLost : Word::kTakenOver, ""};
     acknowledged_ = true;
   }
   return std::nullopt;
 }
 
-bool VerbsControl::HasGivenUp() const { return !heard_.empty() && heard_[0] == kGaveUp; }
+bool VerbsControl::HasGivenUp() const { return !received_.empty() && received_[0] == kGaveUp; }
 
 std::string VerbsControl::LastWord() const {
-  return heard_.size() > 1 && HasGivenUp() ? "it gave up: " + heard_.substr(1) : "its process ended";
+  return received_.size() > 1 && HasGivenUp() ? "it gave up: " + received_.substr(1) : "its process ended";
 }
 
 void VerbsControl::SayOn(int fd, const std::string& words) {
@@ -87,7 +87,7 @@ void VerbsControl::SayGaveUp(int fd, const std::string& why) { SayOn(fd, kGaveUp
 
 void VerbsControl::TakeOver(Descriptor socket, bool sends, bool lost, bool complete) {
   socket_ = std::move(socket);
-  heard_.clear();
+  received_.clear();
   failed_ = false;
   if (sends) Say(std::string(1, kTakenOver));
   if (!sends && lost) SayLost();

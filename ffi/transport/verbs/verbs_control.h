@@ -31,15 +31,15 @@ class VerbsControl {
   // What has come that the link is to act on: the receiving end has lost its queue pairs; the sending end has taken
   // this connection over; a goodbye, with its words.
   enum class Word : uint8_t { kLost, kTakenOver, kGoodbye };
-  struct Heard {
+  struct Received {
     Word word;
     std::string text;
   };
-  std::optional<Heard> Next();
+  std::optional<Received> Next();
   // Whether the peer has said goodbye, and whether it has all that this end's goodbye told of.
   bool goodbye() const { return goodbye_; }
   bool acknowledged() const { return acknowledged_; }
-  bool HasSpoken() const { return goodbye_ || !heard_.empty(); }
+  bool HasSpoken() const { return goodbye_ || !received_.empty(); }
   // Whether the peer has ended the link for good, and begun to say why.
   bool HasGivenUp() const;
   // Why the link has ended, by what the peer has said.
@@ -67,7 +67,7 @@ class VerbsControl {
 
   Descriptor socket_;
   bool failed_ = false;       // its path has failed, or the peer may have another one
-  std::string heard_;         // and not taken
+  std::string received_;         // and not taken
   std::string goodbye_text_;  // what SayGoodbye has sent
   bool goodbye_ = false, acknowledged_ = false;
   Time closed_at_{};

@@ -21,7 +21,7 @@ constexpr auto kReturned = std::chrono::milliseconds(500);
 // (port_pairs.py).
 constexpr auto kUnconfirmed = std::chrono::seconds(5);
 // A sender on whose link nothing has completed for so long has the peer's device acknowledge an empty write. It would
-// not hear otherwise that the path has failed, on which the receiver may have lost its queue pairs, or cannot say so.
+// not learn otherwise that the path has failed, on which the receiver may have lost its queue pairs, or cannot say so.
 constexpr auto kProbe = std::chrono::seconds(1);
 
 }  // namespace
@@ -115,7 +115,7 @@ std::string VerbsMover::Switch(uint64_t attempt, const std::string& received) {
   pump_->poller_->Remove(endpoint->fd());
   std::shared_ptr<verbs::Endpoint> old = std::exchange(endpoint, next_);
   now_ = std::move(next_);
-  // The receiver's old one goes, with its registrations, before the sender hears what has arrived. The sender's
+  // The receiver's old one goes, with its registrations, before the sender learns what has arrived. The sender's
   // messages and the next attempt need not wait for the end of its own.
   if (pump_->sends()) disposal_.Add(std::move(old));
   old.reset();

@@ -152,8 +152,8 @@ void VerbsSendPump::SayGoodbye() {
     control_.SayGoodbye(std::to_string(rings_[0].next) + " " + std::to_string(rings_[1].next));
   }
   // soft-iWARP completes writes that are still in the socket's queue, which the end of this process may discard.
-  const auto heard = std::chrono::steady_clock::now() + kAcknowledged;
-  while (std::chrono::steady_clock::now() < heard) {
+  const auto acknowledged_by = std::chrono::steady_clock::now() + kAcknowledged;
+  while (std::chrono::steady_clock::now() < acknowledged_by) {
     {
       MutexLock lock(mutex_);
       PumpLocked();

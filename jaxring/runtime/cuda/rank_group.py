@@ -108,12 +108,12 @@ class Group:
             self._say(f"arena/{rank}", functools.partial(made.offer_arena, rank))
         for rank in self.local:
             for peer in made.members(rank):
-                self._do(made.enter_arena, rank, peer, self._hear(f"arena/{peer}"))
+                self._do(made.enter_arena, rank, peer, self._fetch(f"arena/{peer}"))
             self._do(made.probe, rank)
             self._say(f"probed/{rank}", lambda: self._nothing)
         for rank in self.local:
             for peer in made.members(rank):
-                self._hear(f"probed/{peer}")
+                self._fetch(f"probed/{peer}")
             self._do(made.verify, rank)
         self._ready = True
 
@@ -133,7 +133,7 @@ class Group:
         for rank, peer in near:
             self._say(f"wire/{protocol}/{rank}/{peer}", functools.partial(made.offer_wire, rank, peer, number))
         for rank, peer in near:
-            self._do(made.connect_wire, rank, peer, number, self._hear(f"wire/{protocol}/{peer}/{rank}"))
+            self._do(made.connect_wire, rank, peer, number, self._fetch(f"wire/{protocol}/{peer}/{rank}"))
         for rank, peer in wires:
             if (rank, peer) not in near:
                 how = self._do(made.connect_network, rank, peer, number)
@@ -148,7 +148,7 @@ class Group:
             self._say(f"staging/{rank}", functools.partial(made.offer_staging, rank, nbytes))
         for rank in self.local:
             for peer in made.members(rank):
-                self._do(made.enter_staging, rank, peer, self._hear(f"staging/{peer}"))
+                self._do(made.enter_staging, rank, peer, self._fetch(f"staging/{peer}"))
         self._landed = True
 
     def offer_replacements(self, in_bytes: int, out_bytes: int) -> str:
@@ -202,7 +202,7 @@ class Group:
         made, count = self.communicator, len(self.domains)
         if 0 in self.local:
             self._say("multicast/0", functools.partial(made.offer_multicast, nbytes))
-        found = self._hear("multicast/0")
+        found = self._fetch("multicast/0")
         for step, take in (
             ("added", functools.partial(self._join_multicast, found)),
             ("bound", made.bind_multicast),
@@ -213,7 +213,7 @@ class Group:
             for rank in self.local:
                 self._say(f"multicast/{step}/{rank}", functools.partial(self._taken, take, rank))
             for rank in range(count):
-                self._hear(f"multicast/{step}/{rank}")
+                self._fetch(f"multicast/{step}/{rank}")
         self._multicast = True
 
     def _join_multicast(self, found: Location, rank: int) -> None:
@@ -244,7 +244,7 @@ class Group:
             self._store.set(self._prefix + key, f"{location.region} {location.offset}".encode())
         self._said[key] = location
 
-    def _hear(self, key: str) -> Location:
+    def _fetch(self, key: str) -> Location:
         said = self._said.get(key)
         if said is not None:
             return said

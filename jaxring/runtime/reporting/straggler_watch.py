@@ -45,7 +45,7 @@ class StragglerWatch:
         said = []
         for each in found:
             last = self._told.get((each.process, each.cause))
-            # Each process says it of the others: the one that is late hears it from them.
+            # Each process says it of the others: the one that is late learns it from them.
             if each.process == self._own or (last is not None and now - last < _AGAIN_S):
                 continue
             self._told[each.process, each.cause] = now
@@ -53,13 +53,13 @@ class StragglerWatch:
         return said
 
     def _take(self) -> bool:
-        """Adds what has been heard since the last look; whether that is anything."""
+        """Adds what has arrived since the last look; whether that is anything."""
         own, *peers = self._native.take_arrivals() or [None]
         if own is None or not peers:
             return False
         for sample in own.samples:
             self._add(self._own, sample, 0)
-        heard = False
+        found = False
         for peer in peers:
             if peer.error_ns < 0:
                 continue
@@ -67,11 +67,11 @@ class StragglerWatch:
             for sample in peer.samples:
                 self._add(name, sample, peer.offset_ns)
             for launch in peer.shared_launches:
-                heard = True
+                found = True
                 self._share(name, launch, peer.offset_ns, peer.error_ns)
         while len(self._executions) > KEPT:
             self._executions.popitem(last=False)
-        return heard
+        return found
 
     def _add(self, name: str, sample: Any, offset: int) -> None:
         self._samples[name].append(

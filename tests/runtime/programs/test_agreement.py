@@ -1,4 +1,4 @@
-"""How two processes find out that their programs differ, without processes: their notes are carried here."""
+"""How two processes find out that their programs differ, without processes: their control messages are carried here."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_program_that_one_side_deserialised(pair):
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", '{"key": "x"}', '{"differs": "1"}', '{"key": "1", "digests": 3}', "3"]
 )
-def test_notes_that_cannot_be_read(pair, text):
+def test_messages_that_cannot_be_read(pair, text):
     pair.sides[0].agreement.receive(1, text)
     pair.wait(5)
 
@@ -195,7 +195,7 @@ def test_without_the_store_both_calls_are_named(pair):
     assert "rank 0 (process 0 on h) is in call 1, rank 1 (process 1 on h) in call 2" in pair.sides[0].failed[1]
 
 
-def test_long_calls_fit_a_note(pair):
+def test_long_calls_fit_a_message(pair):
     side = pair.sides[0]
     side.plan(1, program("a"))
     side.agreement.begin(Use(2, "\N{GRINNING FACE}" * 5000, [program("a")], {0: "", 1: ""}), {1}, None)

@@ -1,4 +1,4 @@
-"""The warnings of the planning thread about processes that come late, by what the engine has heard."""
+"""The warnings of the planning thread about processes that come late, by what other processes have told the engine."""
 
 from __future__ import annotations
 

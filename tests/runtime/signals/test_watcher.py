@@ -1,4 +1,4 @@
-"""Which signals the watcher hears of, and which insist on an earlier one: those before the main thread was back."""
+"""Which signals the watcher is told of, and which insist on an earlier one: those before the main thread was back."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ void OneProcess(Processes& here) {
 }
 
 // All ranks address each other's memory, in two processes of two ranks.
-void OneNode(Processes& here) {
+void OneDomain(Processes& here) {
   const std::vector<int> process = {0, 0, 1, 1}, domain = {0, 0, 0, 0};
   for (const char* collective : kCollectives) {
     const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
@@ -124,7 +124,7 @@ void Death(Processes& here) { DeathIn(here, "all_reduce direct 1x4 x1"); }
 
 CASE("one_process") { PlayIn(1, OneProcess); }
 
-CASE("one_node") { PlayIn(2, OneNode); }
+CASE("one_domain") { PlayIn(2, OneDomain); }
 
 CASE("network") { PlayIn(2, Network); }
 

@@ -22,9 +22,9 @@ constexpr unsigned kShares[] = {34, 10, 8, 12, 8, 8, 7, 7, 6};
 
 // Moments in virtual time, in us. What is neither late nor stuck ends within `kPatience`.
 constexpr int64_t kPatience = 15'000'000;
-// So long after the first rank has failed in an execution, a rank of a process that has begun it has heard of that:
+// So long after the first rank has failed in an execution, a rank of a process that has begun it has learned of it:
 // messages. Where a rank of its process has not arrived it may take a tick, too.
-constexpr int64_t kHearsWithin = 15'000, kWaitingHearsWithin = 70'000;
+constexpr int64_t kLearnsWithin = 15'000, kWaitingLearnsWithin = 70'000;
 // So long after the last rank has arrived, an execution without trouble has ended, whatever others wait for.
 constexpr int64_t kEndsWithin = 50'000;
 
@@ -209,8 +209,8 @@ class Game {
         in_it = std::max(in_it, execution.ends[other].arrived_at);
         begun &= execution.ends[other].arrived;
       }
-      if (end.ended_at > in_it + (begun ? kHearsWithin : kWaitingHearsWithin))
-        Fault(execution, rank, "hears late of the failure: " + end.status.message);
+      if (end.ended_at > in_it + (begun ? kLearnsWithin : kWaitingLearnsWithin))
+        Fault(execution, rank, "learns late of the failure: " + end.status.message);
     }
   }
 

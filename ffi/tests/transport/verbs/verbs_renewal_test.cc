@@ -200,7 +200,7 @@ CASE("new ports that do not answer are dropped, and the old ones carry on") {
   link.Carry(0);
 }
 
-CASE("the sender hears why the receiver has given up while a move is under way") {
+CASE("the sender learns why the receiver has given up while a move is under way") {
   FakeLink link;
   link.Begin(1);
   link.from().Try(1, 60);
@@ -209,7 +209,7 @@ CASE("the sender hears why the receiver has given up while a move is under way")
   CHECK(link.from_end().reason.starts_with("it gave up: "));
 }
 
-CASE("a receiver that has switched hears why the sender has given up") {
+CASE("a receiver that has switched learns why the sender has given up") {
   FakeLink link;
   link.Begin(1);
   link.from().Try(1, 60);

@@ -168,10 +168,10 @@ void CmConnector::Dial(int queue_pair, Clock::time_point until) {
   Check(api_->resolve_route(id, kResolveMs), "finding a route to the peer");
   api_->ack_cm_event(Await(kCmRouteResolved, "finding a route to the peer", until));
   MakeQueuePair(id, queue_pair);
-  const Card card{peer.token, static_cast<uint32_t>(queue_pair)};
+  const Introduction introduction{peer.token, static_cast<uint32_t>(queue_pair)};
   CmParameters parameters{};
-  parameters.data = &card;
-  parameters.data_bytes = sizeof card;
+  parameters.data = &introduction;
+  parameters.data_bytes = sizeof introduction;
   Check(api_->connect(id, &parameters), "connecting");
   api_->ack_cm_event(Await(kCmEstablished, "connecting", until));
 }
@@ -180,20 +180,20 @@ void CmConnector::Answer(Clock::time_point until) {
   while (true) {
     CmEvent* event = Await(kCmConnectRequest, "waiting for the peer's connection", until);
     CmId* id = event->id;
-    Card card{};
+    Introduction introduction{};
     const CmParameters& shown = event->parameters;
-    const bool whole = shown.data != nullptr && shown.data_bytes >= sizeof card;
-    if (whole) std::memcpy(&card, shown.data, sizeof card);
+    const bool whole = shown.data != nullptr && shown.data_bytes >= sizeof introduction;
+    if (whole) std::memcpy(&introduction, shown.data, sizeof introduction);
     api_->ack_cm_event(event);
-    if (!whole || card.token != endpoint_->offer_.token ||
-        card.queue_pair >= static_cast<uint32_t>(endpoint_->port_.options().queue_pairs) ||
-        endpoint_->qps_[card.queue_pair] != nullptr) {
+    if (!whole || introduction.token != endpoint_->offer_.token ||
+        introduction.queue_pair >= static_cast<uint32_t>(endpoint_->port_.options().queue_pairs) ||
+        endpoint_->qps_[introduction.queue_pair] != nullptr) {
       api_->reject(id, nullptr, 0);  // an unauthenticated peer: the right one sends the token of our offer
       api_->destroy_id(id);
       continue;
     }
     ids_.push_back(id);
-    MakeQueuePair(id, static_cast<int>(card.queue_pair));
+    MakeQueuePair(id, static_cast<int>(introduction.queue_pair));
     CmParameters parameters{};
     Check(api_->accept(id, &parameters), "accepting the peer's connection");
     api_->ack_cm_event(Await(kCmEstablished, "accepting the peer's connection", until));

@@ -27,7 +27,7 @@ class CmConnector {
  private:
   using Clock = std::chrono::steady_clock;
   // What the dialling peer sends.
-  struct Card {
+  struct Introduction {
     uint64_t token;
     uint32_t queue_pair;
   };
