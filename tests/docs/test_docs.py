@@ -92,6 +92,11 @@ def test_files_that_are_named_exist(page: pathlib.Path) -> None:
     assert not missing, f"{page.name} names files that are not there: {missing}"
 
 
+def test_the_architecture_is_one_page() -> None:
+    text = [line for line in prose(ROOT / "docs" / "architecture.md").split("\n") if not line.startswith("|")]
+    assert len(" ".join(text).split()) <= 1200, "say it in the page of the part, in docs/concepts/"
+
+
 def blocks() -> list[tuple[str, str]]:
     """Python that runs by itself. A block with a title is a file, which commands of its page run: test_commands.py."""
     found = []
