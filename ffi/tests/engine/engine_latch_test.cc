@@ -94,7 +94,7 @@ CASE("a latch that waits for a process that has just ended") {
     while (!job.engine(0).InFlight(site.call.settings().key)) std::this_thread::yield();
     job.engine(1).Abort("this process is ending", 2, true);
     while (job.engine(0).network().peers().Gone() != std::vector<int>{1}) std::this_thread::yield();
-    // The deadline thread looks several times meanwhile.
+    // The engine's tick comes several times meanwhile.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     CHECK(!latch->open());
     job.engine(0).FailPlan(site.call.settings().key, Status::Error(Code::kInvalidArgument, "they differ"));
