@@ -101,9 +101,10 @@ tidy-library tidy-tests: tidy-%: $(ENVIRONMENT)
 	  -DJAXRING_UNITY=$(UNITY) -DJAXRING_CUDA=OFF -DJAXRING_FFI_INCLUDE="$$headers" --log-level=WARNING >/dev/null
 	@run-clang-tidy.py -p build/tidy -j $(JOBS) -quiet -hide-progress '$(CURDIR)/($(TIDY_$*))'
 
-format: $(ENVIRONMENT) ## rewrite all sources in the project's format, and the tables of docs/settings.md and docs/reference/
+format: $(ENVIRONMENT) ## rewrite all sources and pages in the project's format, and the tables of docs/settings.md and docs/reference/
 	@python tools/settings_page.py
-	@python tools/reference_pages.py
+	@python -m tools.reference_pages
+	@python tools/markdown_lines.py
 	@ruff check --fix .
 	@ruff format .
 	@if [ -n "$(CXX_FILES)" ]; then clang-format -i $(CXX_FILES); fi

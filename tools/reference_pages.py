@@ -3,7 +3,7 @@
 Of a collective: who gets what, its types, and what each algorithm costs, counted in its schedules. Of the command line:
 the options. Of JAXRING_CHECKSUM=oracle: what it does not check. `make format` runs it; a test holds the pages to it.
 
-usage: python tools/reference_pages.py
+usage: python -m tools.reference_pages
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from jaxring.plan.collectives import COLLECTIVES, Arguments, Collective, Folded,
 from jaxring.plan.schedule import Buffer, Kind, Schedule, ScheduleError, Spec, Step  # noqa: E402
 from jaxring.tracing.unchecked import Unchecked  # noqa: E402
 from jaxring.tracing.wire_dtypes import SENT_AS  # noqa: E402
+from tools.markdown_lines import wrapped  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         if not REGION.search(before):
             raise SystemExit(f"{path} needs a place for what is written here: a line {BEGIN} and a line {END}")
-        yield path, REGION.sub(lambda _, text=text: f"\n{text}\n", before)
+        yield path, wrapped(REGION.sub(lambda _, text=text: f"\n{text}\n", before))
 
 
 def unchecked() -> str:
