@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from tests import ROOT, starting
+from tools import markdown_lines
 
 PAGES = [
     *sorted(ROOT.glob("*.md")),
@@ -69,6 +70,13 @@ def test_links_lead_to_files_and_headings(page: pathlib.Path) -> None:
         assert target.exists(), f"{page.name} links to {link}, which is not there"
         if anchor:
             assert anchor in anchors(target), f"{page.name} links to {link}; headings are {sorted(anchors(target))}"
+
+
+def test_lines_have_120_characters_at_most() -> None:
+    """Tables, code and links may have more."""
+    pages = {page: page.read_text(encoding="utf-8") for page in markdown_lines.pages()}
+    long = [page.name for page, text in pages.items() if markdown_lines.wrapped(text) != text]
+    assert long == [], "make format"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
