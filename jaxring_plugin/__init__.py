@@ -13,13 +13,15 @@ import os
 from typing import NoReturn
 
 _VARIABLE = "JAXRING_INSTALL"
+# The name of a backend that fails, for JAX's error.
+_REFUSED = "jaxring"
 
 
 def initialize() -> None:
     """Imports jaxring if the variable is set, which installs what it says. Raises nothing, since JAX would go on.
 
-    JAX only logs what a plugin raises. A program that asked for jaxring must not run without it, so the start of JAX's
-    CPU backend fails instead.
+    JAX only logs what a plugin raises. A program that asked for jaxring must not run without it, so no backend of JAX's
+    starts instead.
     """
     if not os.environ.get(_VARIABLE):
         return
@@ -30,10 +32,11 @@ def initialize() -> None:
 
 
 def _refuse(error: BaseException) -> None:
+    import jax
     from jax.extend.backend import register_backend_factory
 
     text = f"{_VARIABLE}={os.environ[_VARIABLE]} asks for jaxring, which cannot be imported: {error}"
-    # For programs that do not use the CPU backend, which jaxring does not serve either.
+    # For programs that go on after a failed start of JAX's backends, or choose other ones then.
     logging.getLogger("jaxring.install").error("%s", text)
 
     def fail() -> NoReturn:
@@ -41,4 +44,7 @@ def _refuse(error: BaseException) -> None:
             raise error
         raise RuntimeError(text) from error
 
-    register_backend_factory("cpu", fail, fail_quietly=False)
+    # JAX starts the backends that `jax_platforms` names when all plugins are initialized, and fails where one of them
+    # does: neither CPUs nor GPUs can be used, whatever JAX_PLATFORMS says and in whichever order plugins come.
+    register_backend_factory(_REFUSED, fail, fail_quietly=False)
+    jax.config.update("jax_platforms", _REFUSED)

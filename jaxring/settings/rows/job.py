@@ -45,10 +45,10 @@ class Job:
         "name",
         "",
         "What is installed when JAX starts its backends, or when jaxring is imported before, for unchanged scripts: "
-        "lax: `jaxring.install()`; whole: `jaxring.install(whole_program=True)`; empty: nothing.",
+        "lax: `jaxring.install()`, for CPUs; whole: `jaxring.install(whole_program=True)`, which serves GPUs, too; "
+        "empty: nothing.",
         kinds.one_of("lax", "whole"),
         shared=True,
-        engines="CPU",
     )
 
     @property

@@ -65,9 +65,45 @@ def test_a_program_that_asked_for_jaxring_does_not_go_on_without(tmp_path, break
     assert (result.code, result.out) == (1, ""), str(result)
     asked = f"JAXRING_INSTALL={variables['JAXRING_INSTALL']} asks for jaxring, which cannot be imported: "
     lines = [line for line in result.err.splitlines() if asked in line and says in line]
-    # It is logged, too, for programs that use other backends.
+    # It is logged, too, for programs that go on after that.
     assert lines[0].startswith(asked), str(result)
-    assert lines[-1].startswith("RuntimeError: Unable to initialize backend 'cpu': "), str(result)
+    assert lines[-1].startswith("RuntimeError: Unable to initialize backend 'jaxring': "), str(result)
+
+
+# Backends as a plugin for GPUs registers them, before `jaxring_plugin` is initialized or after it.
+OTHER_BACKEND = """
+import sys, jax
+from jax.extend.backend import register_backend_factory
+from jaxlib import xla_client
+import jaxring_plugin
+given = jaxring_plugin.initialize
+def register():
+    register_backend_factory("other", lambda: xla_client.make_cpu_client(num_devices=4), priority=400)
+def initialize():
+    given()
+    register()
+if sys.argv[1] == "before":
+    register()
+else:
+    jaxring_plugin.initialize = initialize
+sys.modules[sys.argv[2]] = None
+print(len(jax.devices(*sys.argv[3:])))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("platforms", ["other", "other,cpu", ""])
+def test_no_backend_of_others_starts_without_jaxring_either(tmp_path, when, platforms):
+    variables = {"JAXRING_INSTALL": "whole", "JAX_PLATFORMS": platforms}
+    result = run(tmp_path, "-c", OTHER_BACKEND, when, "jaxring._native", "other", **variables)
+    assert (result.code, result.out) == (1, ""), str(result)
+    assert "Unable to initialize backend 'jaxring': JAXRING_INSTALL=whole asks for jaxring" in result.err
+
+
+def test_a_backend_of_others_starts_with_jaxring(tmp_path):
+    variables = {"JAXRING_INSTALL": "whole", "JAX_PLATFORMS": "other"}
+    result = run(tmp_path, "-c", OTHER_BACKEND, "after", "no_such_module", "other", **variables)
+    assert (result.code, result.out) == (0, "4\n"), str(result)
 
 
 def test_ctrl_c_while_it_is_imported_ends_the_program(tmp_path):
