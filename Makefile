@@ -47,7 +47,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 FFI := $(shell find ffi cmake -type f -not -path 'ffi/tests/*' 2>/dev/null)
-CXX_FILES = $(shell git ls-files -co --exclude-standard 'ffi/*.cc' 'ffi/*.h' 'fuzz/*.cc' 'fuzz/*.h')
+CXX_FILES = $(shell git ls-files -co --exclude-standard 'ffi/*.cc' 'ffi/*.cu' 'ffi/*.h' 'fuzz/*.cc' 'fuzz/*.h')
 ENVIRONMENT := $(VENV)/.environment$(if $(JAX),-jax-$(JAX))
 BUILT := $(VENV)/.built$(if $(JAX),-jax-$(JAX))
 # What the native tests play; made by the planner.

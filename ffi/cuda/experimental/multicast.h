@@ -117,12 +117,12 @@ class MulticastPlayer {
   }
   JAXRING_DEVICE void Put(uint64_t k) {
     Move<Memory::kUser, Memory::kAll, 1>(args_.buffers.in + InBlock(k, 0), memory_.all + At(k, args_.group.rank),
-                                       BytesOfSlice(k));
+                                         BytesOfSlice(k));
   }
   JAXRING_DEVICE void Reduce(uint64_t k) {
     if (memory_.kind == MulticastKind::kReduceScatter) {
       Convert<Memory::kAll, Memory::kUser>(memory_.all + At(k, args_.group.rank), args_.buffers.out + InBlock(k, 0),
-                                         BytesOfSlice(k));
+                                           BytesOfSlice(k));
       return;
     }
     // The bytes after the slice's end in the last pack are unused, and are reduced, too.
@@ -151,7 +151,7 @@ class MulticastPlayer {
   JAXRING_DEVICE void Move(const char* from, char* to, uint64_t bytes) {
     const uint64_t user = kFrom == Memory::kUser ? reinterpret_cast<uint64_t>(from)
                           : kTo == Memory::kUser ? reinterpret_cast<uint64_t>(to)
-                                                : 0;
+                                                 : 0;
     const uint64_t parts = user | bytes;
     const uint32_t log2 = parts & 1 ? 0 : parts & 2 ? 1 : 2;
     const auto packs = static_cast<uint32_t>((bytes + kPackBytes - 1) / kPackBytes);

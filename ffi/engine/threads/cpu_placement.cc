@@ -51,7 +51,7 @@ void MoveToCpu(int processor, const cpu_set_t& allowed) {
 }
 
 WaiterPlacement::Chosen WaiterPlacement::Begin(int process, uint64_t operation, Doorbell& doorbell, const Links& links,
-                                              Time now) {
+                                               Time now) {
   const int processor = sched_getcpu();
   const Chosen stays{processor, false};
   doorbell.SetWaiter(processor, operation);

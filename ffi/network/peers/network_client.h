@@ -17,7 +17,8 @@ class NetworkClient {
   virtual ~NetworkClient() = default;
   // About every 50 ms, on the poller's thread.
   virtual void OnTick() = 0;
-  // The operation with this key has failed, here or in another process: this is called once, at the first that is known of it.
+  // The operation with this key has failed, here or in another process: this is called once, at the first that is known
+  // of it.
   virtual void OnFailure(uint64_t key, const Status& failure) = 0;
   // Another process has halted, for this reason.
   virtual void OnHalted(int process, const std::string& reason) = 0;

@@ -43,8 +43,8 @@ class ResumableStream final : public Stream, public Movable {
                   TcpWatch::GetState get_state = GetTcpState);
   ~ResumableStream() override;
 
-  // While there is no connection these say EAGAIN, but a single byte is always taken. The poller's handler learns of the
-  // next connection by OnResumed. An error that says that the path has failed ends the connection in this way, too.
+  // While there is no connection these say EAGAIN, but a single byte is always taken. The poller's handler learns of
+  // the next connection by OnResumed. An error that says that the path has failed ends the connection in this way, too.
   using Stream::Write;
   ssize_t Write(const iovec* parts, int count) override;
   ssize_t Read(void* to, size_t bytes) override;

@@ -67,7 +67,7 @@ class VerbsControl {
 
   Descriptor socket_;
   bool failed_ = false;       // its path has failed, or the peer may have another one
-  std::string received_;         // and not taken
+  std::string received_;      // and not taken
   std::string goodbye_text_;  // what SayGoodbye has sent
   bool goodbye_ = false, acknowledged_ = false;
   Time closed_at_{};

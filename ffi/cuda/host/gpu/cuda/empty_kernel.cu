@@ -1,6 +1,6 @@
-#include "cuda/host/gpu/cuda/empty_kernel.h"
-
 #include <cuda_runtime.h>
+
+#include "cuda/host/gpu/cuda/empty_kernel.h"
 
 namespace jaxring::cuda {
 namespace {
