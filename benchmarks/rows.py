@@ -14,7 +14,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
-from jaxring.bench import peers, report, live_rows
+from jaxring.bench import live_rows, peers, report
 from jaxring.bench.hosts import Hosts
 from jaxring.bench.programs import Program
 from jaxring.bench.run import Job, Result

@@ -62,7 +62,9 @@ LINES = (
 def check(line: Line) -> None:
     """ValueError if a proof of the line is missing."""
     lanes = (ROOT / ".ci/run").read_text()
-    passed = {record["stage"] for record in json.loads((ROOT / GPU_RUN / "stages.json").read_text()) if not record["exit"]}
+    passed = {
+        record["stage"] for record in json.loads((ROOT / GPU_RUN / "stages.json").read_text()) if not record["exit"]
+    }
     raw = (ROOT / GPU_RUN / "raw.txt").read_text()
     for proof in line.proofs:
         kind, _, name = proof.partition(":")

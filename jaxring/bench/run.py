@@ -133,8 +133,8 @@ def measure(
     """For each case all results, and the machine's copy bandwidth in GB/s (bytes read plus bytes written) after it.
 
     A peer makes ``iterations`` of each case, batches of short ones, or stops when they took ``seconds``, but then not
-    before a few are made. ``say`` is called with what happens. JaxringError where a peer's job does not start, or ours breaks;
-    another peer whose job breaks has no more results from there on, but the reason.
+    before a few are made. ``say`` is called with what happens. JaxringError where a peer's job does not start, or
+    ours breaks; another peer whose job breaks has no more results from there on, but the reason.
     """
     names, _ = installed(job)
     with contextlib.ExitStack() as stack:

@@ -35,9 +35,9 @@ from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
 from jaxring.launcher import hosts as launch_hosts
 from jaxring.launcher.command import Command, HostPart
-from jaxring.launcher.job_environment import environment
 from jaxring.launcher.hosts import REMOTE
 from jaxring.launcher.job import Job
+from jaxring.launcher.job_environment import environment
 from jaxring.launcher.restart import Restart
 from jaxring.launcher.script import check_script
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from jaxring import _command
-from jaxring.launcher import lifeline, failure_report
+from jaxring.launcher import failure_report, lifeline
 from jaxring.runtime import ending
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.runtime import ending, programs
 from jaxring.runtime import job as jobs
 from jaxring.runtime.cuda import service as cuda_service
-from jaxring.runtime.interruption import Watcher, end_soon
 from jaxring.runtime.freed_memory import keep_freed_blocks
+from jaxring.runtime.interruption import Watcher, end_soon
 from jaxring.runtime.planner import Planner
 from jaxring.runtime.reporting.record_files import hint, make_room, new_file, new_prefix
 from jaxring.runtime.reporting.straggler_watch import StragglerWatch

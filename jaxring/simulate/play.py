@@ -18,9 +18,9 @@ from jaxring.simulate.sharing import Flows
 
 if TYPE_CHECKING:
     from jaxring.simulate.faults import Wrong
+    from jaxring.simulate.history import Record
     from jaxring.simulate.model import Model
     from jaxring.simulate.program import Program
-    from jaxring.simulate.history import Record
     from jaxring.simulate.routes import Pairs, Route, Ways
 
 # Kinds of events.

@@ -17,8 +17,8 @@ from jaxring.plan.schedule import MEMORY_PEER, Buffer, Flag, Kind, Schedule, Sch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from jaxring.simulate.tile_sizes import Sizes
     from jaxring.simulate.symmetry import Symmetry
+    from jaxring.simulate.tile_sizes import Sizes
 
 _INPUT, _OUTPUT, _SCRATCH = int(Buffer.INPUT), int(Buffer.OUTPUT), int(Buffer.SCRATCH)
 _ZERO, _RECV_PARTIAL, _SEND_PARTIAL = int(Flag.ZERO), int(Flag.RECV_PARTIAL), int(Flag.SEND_PARTIAL)

@@ -16,9 +16,9 @@ from jaxring.plan.user import find as find_user
 from jaxring.simulate import symmetry
 from jaxring.simulate.cluster import ClusterNetwork, Folded
 from jaxring.simulate.groups import check, joined, within
+from jaxring.simulate.history import Record
 from jaxring.simulate.play import Played, play
 from jaxring.simulate.program import compile_lanes
-from jaxring.simulate.history import Record
 from jaxring.simulate.tile_sizes import cut
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from jaxring.trace.recorded_calls import Call, about
 from jaxring.trace.clocks import aligned
 from jaxring.trace.lateness import stragglers
+from jaxring.trace.recorded_calls import Call, about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

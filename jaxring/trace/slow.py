@@ -9,8 +9,8 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from jaxring.plan import labels
-from jaxring.trace.recorded_calls import Call, about
 from jaxring.trace.clocks import aligned
+from jaxring.trace.recorded_calls import Call, about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

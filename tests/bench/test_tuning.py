@@ -11,8 +11,8 @@ import pytest
 
 from jaxring.bench.tuning.calibrate import calibrated
 from jaxring.bench.tuning.cell import COLLECTIVES, Layout, Own, cells
-from jaxring.bench.tuning.near_best import judge
 from jaxring.bench.tuning.fit import fitted
+from jaxring.bench.tuning.near_best import judge
 from jaxring.cli import main
 from jaxring.plan.profile import Link
 from jaxring.plan.profile_file import COMMODITY

@@ -11,9 +11,9 @@ import pytest
 from jaxring.cli import main
 from jaxring.errors import JaxringError
 from jaxring.launcher import hosts
-from jaxring.launcher.job_environment import bind_address, environment
-from jaxring.launcher.failures import Failures
 from jaxring.launcher.failure_report import Report, encode
+from jaxring.launcher.failures import Failures
+from jaxring.launcher.job_environment import bind_address, environment
 
 ECHO = Report(1.0, 1, "JaxringError", "lost rank 1", "a.py:5", True)
 CAUSE = Report(2.0, 1, "ValueError", "my own bug", "a.py:4", False)

@@ -46,5 +46,11 @@ def test_what_is_wrong_is_found():
     assert wrong(files, {"moves.cc": "what is moved"}) == []
     assert wrong(files, {"moves.cc": " "}) == ["moves.cc has no reason"]
     assert wrong(files[1:], {"moves.cc": "what is moved"}) == ["moves.cc is one file: it needs no reason"]
-    tests = ["tests/a/test_a.py", "tests/b/test_a.py", "tests/a/worker_a.py", "tests/b/worker_a.py", "tests/__init__.py"]
+    tests = [
+        "tests/a/test_a.py",
+        "tests/b/test_a.py",
+        "tests/a/worker_a.py",
+        "tests/b/worker_a.py",
+        "tests/__init__.py",
+    ]
     assert wrong(map(pathlib.PurePath, [*tests, "jaxring/__init__.py"]), {}) == []

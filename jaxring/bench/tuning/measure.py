@@ -33,7 +33,8 @@ def measure(
 ) -> tuple[Times, int]:
     """The median time in us of each candidate of each cell, and the processors that the layout's processes share.
 
-    ``say`` is called with how many cells of how many are done. Raises JaxringError where the job fails or a result is wrong.
+    ``say`` is called with how many cells of how many are done. Raises JaxringError where the job fails or a result is
+    wrong.
     """
     found: Times = {}
     with Crew(CALLS, layout.processes, layout.devices, {}, hosts) as crew:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 from jaxring._protobuf import Message
-from jaxring.dropin.whole_program.source_places import Places
 from jaxring.dropin.whole_program.shapes import NARROW
+from jaxring.dropin.whole_program.source_places import Places
 
 _LOCAL = (1 << 32) - 1
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxring.dropin.whole_program.body import Body
-    from jaxring.dropin.whole_program.hlo_calls import Calls
     from jaxring.dropin.whole_program.hlo import Instruction, Module
+    from jaxring.dropin.whole_program.hlo_calls import Calls
     from jaxring.dropin.whole_program.shapes import Shape
 
 _REDUCTIONS = {

@@ -12,8 +12,8 @@ from jaxring import _compat
 from jaxring._protobuf import Message
 from jaxring.dropin.whole_program import gpu
 from jaxring.dropin.whole_program.body import Body
-from jaxring.dropin.whole_program.hlo_calls import Calls
 from jaxring.dropin.whole_program.hlo import Instruction, Module
+from jaxring.dropin.whole_program.hlo_calls import Calls
 from jaxring.dropin.whole_program.rewrite import OPCODES, rewrite
 from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.dropin.whole_program.unserved import UnservedError

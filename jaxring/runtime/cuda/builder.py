@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxring.plan import dtypes, protocols
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.runtime import schedules
-from jaxring.runtime.cuda import copy_engine
+from jaxring.runtime.cuda import copy_engine as cuda_copy_engine
 from jaxring.runtime.cuda import nvls as cuda_nvls
 from jaxring.settings import origins, settings
 
@@ -48,7 +48,7 @@ def build(
     plan.set_data(dtypes.dtype_code(spec.dtype), code, ranks if op == "mean" else 0, spec.block)
     configured = settings()
     if choice.algorithm == copy_engine.NAME:
-        copy_engine.fill(native, plan, schedule, local, configured.cuda_trap)
+        cuda_copy_engine.fill(native, plan, schedule, local, configured.cuda_trap)
         return plan
     if choice.algorithm == nvls.NAME:
         cuda_nvls.fill(plan, schedule, local, choice.channels, threads, configured.cuda_trap)

@@ -15,8 +15,8 @@ from jaxring.runtime import job, machines, schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import messages as cuda_messages
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, shared_gpus, why_apart
-from jaxring.runtime.cuda.rank_group import Group, GroupRank, Shape, WireShape
 from jaxring.runtime.cuda.near_nics import NearNics
+from jaxring.runtime.cuda.rank_group import Group, GroupRank, Shape, WireShape
 from jaxring.runtime.reporting.communicator_log import CommunicatorLog
 from jaxring.settings import settings
 from jaxring.topology import detect

@@ -13,10 +13,10 @@ from jaxring._protobuf import Message, packed
 from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.gpu import chain
 from jaxring.dropin.whole_program.gpu.blocks import lead_with_blocks
+from jaxring.dropin.whole_program.gpu.call_order import arrange
 from jaxring.dropin.whole_program.gpu.constants import Constants
 from jaxring.dropin.whole_program.gpu.dependencies import in_order, needs
 from jaxring.dropin.whole_program.gpu.joining import join
-from jaxring.dropin.whole_program.gpu.call_order import arrange
 from jaxring.dropin.whole_program.gpu.overlap import to_start
 from jaxring.dropin.whole_program.gpu.scatters import make_scatters
 from jaxring.dropin.whole_program.hlo import Module

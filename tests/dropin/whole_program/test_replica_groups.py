@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxring._protobuf import Message, packed
-from jaxring.dropin.whole_program.replica_groups import groups
 from jaxring.dropin.whole_program.hlo import Instruction
+from jaxring.dropin.whole_program.replica_groups import groups
 from jaxring.dropin.whole_program.shapes import Shape
 from jaxring.dropin.whole_program.unserved import UnservedError
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxring.dropin.whole_program.gpu.blocks import lead_with_blocks
-from jaxring.dropin.whole_program.gpu.joining import join
 from jaxring.dropin.whole_program.gpu.call_order import CALLS, arrange, chain
+from jaxring.dropin.whole_program.gpu.joining import join
 from jaxring.dropin.whole_program.gpu.overlap import to_start
 from jaxring.dropin.whole_program.gpu.scatters import make_scatters
 
