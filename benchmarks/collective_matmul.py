@@ -5,12 +5,16 @@
 
 The first command starts a process on each of four network namespaces, whose links are shaped; it needs root and
 iproute2. Four programs take turns: the transfer alone, the product alone, one after the other, and the pipeline.
-"hidden" is the share of the shorter of transfer and product that the pipeline takes away.
+"hidden" is the share of the shorter of transfer and product that the pipeline takes away. "busy" is how many of the
+machine's processors each program keeps busy: what sends and receives needs them, too, so nothing can be hidden where
+transfer and product together take them all.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +27,7 @@ import jaxring
 from benchmarks import namespaces, turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 TRANSFER, PRODUCT, AFTER, PIPELINE = "transfer", "product", "one after the other", "pipeline"
 
@@ -60,8 +64,28 @@ def scattering(chunks: int | None) -> dict[str, Callable[[Any, Any], Any]]:
     }
 
 
-def measure(every: dict[str, Callable[[Any, Any], Any]], rows: int, k: int, columns: int, iters: int) -> turns.Times:
-    """Times in s of each program, after a comparison of the pipeline's result with the unfused one."""
+def busy(programs: Mapping[str, Callable[..., Any]], operands: tuple[Any, ...], times: int = 10) -> dict[str, float]:
+    """How many processors of this machine were busy, on average, while each program ran so many times."""
+
+    def clocks() -> tuple[int, int]:
+        """Ticks of all processors, and those of them that were idle or waited for a disk: proc(5)."""
+        ticks = list(map(int, pathlib.Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]))
+        return sum(ticks), ticks[3] + ticks[4]
+
+    found = {}
+    for name, program in programs.items():
+        total, idle = clocks()
+        for _ in range(times):
+            jax.block_until_ready(program(*operands))  # type: ignore[no-untyped-call]
+        after, idle_after = clocks()
+        found[name] = (os.cpu_count() or 1) * (1 - (idle_after - idle) / max(1, after - total))
+    return found
+
+
+def measure(
+    every: dict[str, Callable[[Any, Any], Any]], rows: int, k: int, columns: int, iters: int
+) -> tuple[turns.Times, dict[str, float]]:
+    """Times in s of each program, after a comparison of the pipeline's result with the unfused one; and `busy`."""
     mesh = turns.mesh("r")
     rng = np.random.default_rng(0)
     x = rng.standard_normal((mesh.size * rows, k), np.float32)
@@ -73,7 +97,7 @@ def measure(every: dict[str, Callable[[Any, Any], Any]], rows: int, k: int, colu
     )
     programs, results = turns.compiled(every, mesh, ((sharding.spec, whole.spec), sharding.spec), operands)
     np.testing.assert_allclose(results[PIPELINE], results[AFTER], rtol=1e-4, atol=1e-3)
-    return turns.measure_in_turns(programs, operands, iters)
+    return turns.measure_in_turns(programs, operands, iters), busy(programs, operands)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,14 +118,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("all_gather_matmul", gathering(chunks), arguments.long, arguments.short),
         ("matmul_reduce_scatter", scattering(chunks), arguments.short, arguments.long),
     ):
-        times = measure(programs, rows, k, columns, arguments.iters)
+        times, processors = measure(programs, rows, k, columns, arguments.iters)
         if jax.process_index() != 0:
             continue
         middle = turns.medians(times)
         hidden = (middle[TRANSFER] + middle[PRODUCT] - middle[PIPELINE]) / min(middle[TRANSFER], middle[PRODUCT])
         ranks = turns.ranks()
         ratio = middle[AFTER] / middle[PIPELINE]
-        conclusion = f"{AFTER} / {PIPELINE}: {ratio:.2f}, hidden of the shorter: {hidden:.0%}"
+        conclusion = f"{AFTER} / {PIPELINE}: {ratio:.2f}, hidden of the shorter: {hidden:.0%}; processors busy: "
+        conclusion += ", ".join(f"{name} {processors[name]:.2f}" for name in (TRANSFER, PRODUCT, PIPELINE))
         turns.report(times, f"{title}, {rows} rows a rank, w {k} x {columns}, {ranks}", conclusion)
     return 0
 

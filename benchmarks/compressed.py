@@ -3,8 +3,11 @@
     jaxring run -n 2 --output rank0 -m benchmarks.compressed
     python -m benchmarks.compressed --hosts 4 --rate 1gbit
 
+    python -m benchmarks.compressed --parts
+
 The second command starts a process on each of four network namespaces, whose links are shaped; it needs root and
-iproute2. It also says how far each result is off, and exits with 1 where not all ranks have the same bits.
+iproute2. It also says how far each result is off, and exits with 1 where not all ranks have the same bits. The third
+one times the arithmetic of one of two ranks on one device.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from benchmarks import namespaces, turns
-from jaxring.compress.formats import FORMATS
+from jaxring.compress import native
+from jaxring.compress.formats import BLOCK, FORMATS
 from jaxring.settings.sizes import shown, size
 
 if TYPE_CHECKING:
@@ -63,14 +67,40 @@ def measure(nbytes: int, formats: Sequence[str], iterations: int) -> tuple[turns
     return turns.measure_in_turns(programs, (x,), iterations), notes, equal
 
 
+def measure_parts(nbytes: int, name: str, iterations: int) -> turns.Times:
+    """Times in s of what a rank of two computes: quantise a value, sum a half of two and quantise it, decode it all."""
+    form, count = FORMATS[name], nbytes // 4 // (2 * BLOCK) * 2 * BLOCK
+    x = jax.numpy.asarray(np.random.default_rng(0).standard_normal(count, np.float32))
+    key = jax.numpy.zeros(3, np.uint32)
+    both, half = native.Rows(2, count // 2, 0, count), native.Rows(2, count // 2, 0, count, native.Own.ENCODED)
+    nearest, at_random = native.Rounding(False), native.Rounding(True)
+    codes = jax.block_until_ready(native.quantize(form, x, key, both, nearest))  # type: ignore[no-untyped-call]
+    every = {
+        f"{name}: quantise": lambda x: native.quantize(form, x, key, both, nearest),
+        f"{name}: quantise, rounded at random": lambda x: native.quantize(form, x, key, both, at_random),
+        f"{name}: sum halves and quantise": lambda x: native.sum_quantized(form, codes, key, half, x, 0, nearest),
+        f"{name}: decode": lambda _: native.dequantize(form, codes, key, both, count),
+        "copy": lambda x: x + 0,
+    }
+    programs = {what: jax.jit(f) for what, f in every.items()}
+    for f in programs.values():
+        jax.block_until_ready(f(x))  # type: ignore[no-untyped-call]
+    return turns.measure_in_turns(programs, (x,), iterations)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and let process 0 report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compressed", description=__doc__.split("\n")[0])
     parser.add_argument("--bytes", type=size, default=size("64M"), help="of float32 per rank (default: 64M)")
+    parser.add_argument("--parts", action="store_true", help="time the arithmetic of each format on one device alone")
     parser.add_argument("--formats", nargs="+", choices=tuple(FORMATS), default=["int8"], help="default: int8")
     turns.add_arguments(parser, iters=11)
     namespaces.add_arguments(parser, rate="1gbit")
     arguments = parser.parse_args(argv)
+    if arguments.parts:
+        for name in arguments.formats:
+            turns.report(measure_parts(arguments.bytes, name, arguments.iters), shown(arguments.bytes), "")
+        return 0
     status = namespaces.run_or_join("benchmarks.compressed", arguments, argv)
     if status is not None:
         return status

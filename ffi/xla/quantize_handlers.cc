@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/operation/float_mode.h"
+#include "engine/operation/pages.h"
 #include "quantize/quantize.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -58,11 +59,25 @@ bool Within(const ffi::AnyBuffer& buffer, int64_t first, int64_t count) {
          static_cast<size_t>(first) + static_cast<size_t>(count) <= buffer.element_count();
 }
 
+// Where a handler writes `bytes` of a result from `at` on. Huge pages are asked for the whole result: pieces of it that
+// are written by several calls would share pages at their ends.
+template <class T>
+T* Written(ffi::Result<ffi::AnyBuffer>& result, size_t at, size_t bytes) {
+  char* data = static_cast<char*>(result->untyped_data());
+  if (PreparePages(data, result->size_bytes()) == Pages::kFresh) PopulatePages(data + at, bytes);
+  return reinterpret_cast<T*>(data + at);
+}
+
+template <class T>
+T* Written(ffi::Result<ffi::AnyBuffer>& result) {
+  return Written<T>(result, 0, result->size_bytes());
+}
+
 float* ErrorOf(const ffi::RemainingRets& rets, size_t index, size_t elements, bool* fits) {
   if (rets.size() <= index) return nullptr;
   ffi::Result<ffi::AnyBuffer> error = *rets.get<ffi::AnyBuffer>(index);
   *fits = error->element_type() == ffi::F32 && error->element_count() == elements;
-  return static_cast<float*>(error->untyped_data());
+  return *fits ? Written<float>(error) : nullptr;
 }
 
 // Encodes elements [first, first + count) of `values` as rows. Results: the codes, and where wanted what they leave
@@ -77,9 +92,8 @@ ffi::Error Quantize(ffi::AnyBuffer values, ffi::AnyBuffer key, ffi::RemainingRet
   float* error = ErrorOf(rets, 1, static_cast<size_t>(count), &fits);
   if (!fits || !Within(values, first, count) || codes->size_bytes() != encoded.bytes()) return Refuse();
   const ScopedFloatMode mode(kIeeeFloatMode);
-  QuantizeRows(encoded.shape, static_cast<char*>(codes->untyped_data()), error,
-               static_cast<const float*>(values.untyped_data()) + first, static_cast<size_t>(count),
-               MakeRounding(stochastic, key, 0, first_word));
+  QuantizeRows(encoded.shape, Written<char>(codes), error, static_cast<const float*>(values.untyped_data()) + first,
+               static_cast<size_t>(count), MakeRounding(stochastic, key, 0, first_word));
   return ffi::Error::Success();
 }
 
@@ -109,11 +123,11 @@ ffi::Error SumQuantized(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::Remaining
   const ScopedFloatMode mode(kIeeeFloatMode);
   if (sum->element_type() == ffi::F32) {
     if (sum->element_count() != shape.row_elements) return Refuse();
-    SumRows(shape, static_cast<float*>(sum->untyped_data()), from, static_cast<uint64_t>(divisor), own_values);
+    SumRows(shape, Written<float>(sum), from, static_cast<uint64_t>(divisor), own_values);
   } else {
     if (sum->size_bytes() != shape.row_bytes()) return Refuse();
-    SumRowsQuantized(shape, static_cast<char*>(sum->untyped_data()), error, from, static_cast<uint64_t>(divisor),
-                     own_values, MakeRounding(stochastic, key, 1, first_word));
+    SumRowsQuantized(shape, Written<char>(sum), error, from, static_cast<uint64_t>(divisor), own_values,
+                     MakeRounding(stochastic, key, 1, first_word));
   }
   return ffi::Error::Success();
 }
@@ -134,8 +148,10 @@ ffi::Error Dequantize(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingAr
   }
   if (!Within(*values, first, count) || codes.size_bytes() != encoded.bytes()) return Refuse();
   const ScopedFloatMode mode(kIeeeFloatMode);
-  DequantizeRows(encoded.shape, static_cast<float*>(values->untyped_data()) + first,
-                 static_cast<const char*>(codes.untyped_data()), static_cast<size_t>(count), own_codes);
+  const auto elements = static_cast<size_t>(count);
+  DequantizeRows(encoded.shape,
+                 Written<float>(values, static_cast<size_t>(first) * sizeof(float), elements * sizeof(float)),
+                 static_cast<const char*>(codes.untyped_data()), elements, own_codes);
   return ffi::Error::Success();
 }
 
