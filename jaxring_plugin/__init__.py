@@ -47,4 +47,4 @@ def _refuse(error: BaseException) -> None:
     # JAX starts the backends that `jax_platforms` names when all plugins are initialized, and fails where one of them
     # does: neither CPUs nor GPUs can be used, whatever JAX_PLATFORMS says and in whichever order plugins come.
     register_backend_factory(_REFUSED, fail, fail_quietly=False)
-    jax.config.update("jax_platforms", _REFUSED)
+    jax.config.update("jax_platforms", _REFUSED)  # type: ignore[no-untyped-call]
