@@ -3,21 +3,31 @@
 #include <stdexcept>
 #include <utility>
 
-#include "transport/plugin/plugin_connector.h"
-#include "transport/shm/shm_connector.h"
-#include "transport/tcp/tcp_connector.h"
-#include "transport/verbs/verbs_connector.h"
+// The transports: a line each, with the function of its folder that makes its connector.
+#define JAXRING_TRANSPORTS(EACH) \
+  EACH(MakePluginConnector)      \
+  EACH(MakeShmConnector)         \
+  EACH(MakeTcpConnector)         \
+  EACH(MakeVerbsConnector)
 
 namespace jaxring {
+
+#define JAXRING_DECLARE(make) std::unique_ptr<Connector> make(const ConnectorOptions& options);
+JAXRING_TRANSPORTS(JAXRING_DECLARE)
+#undef JAXRING_DECLARE
+
 namespace {
 
-// One of each, by the name that jaxring/world/transports knows it by.
+// One of each, by its transport's name.
 std::map<std::string, std::unique_ptr<Connector>> MakeAll(const ConnectorOptions& options) {
   std::map<std::string, std::unique_ptr<Connector>> all;
-  all.emplace("plugin", std::make_unique<PluginConnector>(options));
-  all.emplace("shm", std::make_unique<ShmConnector>(options));
-  all.emplace("tcp", std::make_unique<TcpConnector>(options));
-  all.emplace("verbs", std::make_unique<VerbsConnector>(options));
+#define JAXRING_LIST(make) make,
+  for (const auto make : {JAXRING_TRANSPORTS(JAXRING_LIST)}) {
+    auto connector = make(options);
+    const std::string name(connector->transport().name);
+    if (!all.emplace(name, std::move(connector)).second) throw std::logic_error("there are two transports " + name);
+  }
+#undef JAXRING_LIST
   return all;
 }
 

@@ -23,6 +23,7 @@ from jaxring.runtime import service
 from jaxring.settings.variables import PREFIX, shown
 from jaxring.world import launch, wire
 from jaxring.world.store import JaxStore
+from jaxring.world.transports import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -146,7 +147,7 @@ def _try(world: World, process: int, other: int, mtus: Mapping[str, int], deadli
         transport = world.transport(other)
     except JaxringError as error:
         return Link(process, other, "none", "", 0, 0.0, str(error))
-    if transport == "shm":
+    if TRANSPORTS[transport].within_host:
         return Link(process, other, transport, "", 0, 0.0, "")
     names = {address: name for name, address, _ in world.own.addresses}
     faults = []

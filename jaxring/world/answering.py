@@ -85,7 +85,9 @@ class Answers:
             return
         request = links.Request(session.receive(sock, deadline), session)
         if request.transport == "resume":
-            how = self._transports.moving(request.kind, request.channel) if request.offer else None
+            how = None
+            if request.ports_of:
+                how = self._transports.moving(self._own, request.ports_of, request.kind, request.channel)
             self._failover.accept(sock, session, request, how)
             return
         if self._left():

@@ -290,7 +290,7 @@ class Failover:
             addresses = sorted(peer.addresses, key=lambda entry: (peer.index, entry[1]) in self._failing)
         sock, session = self._dial(peer, addresses, time.monotonic() + _ROUND_S, _EACH_S)
         request = {"from": self._own.index, "token": self._own.token, "channel": pair, "transport": "resume"}
-        request |= {"kind": how.kind, "path": path, "attempt": attempt, "offer": offer}
+        request |= {"ports_of": how.transport.name, "kind": how.kind, "path": path, "attempt": attempt, "offer": offer}
         with sock:
             port_pairs.move(sock, session, peer, self._native, request, pair != connection.home_pair)
         connection.pair, connection.now = pair, pairs.name(pair)

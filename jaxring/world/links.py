@@ -153,6 +153,10 @@ class Request:
         known = (*TRANSPORTS, "control", "resume")
         if self.transport not in known:
             raise ValueError(f"transport is none of {', '.join(known)}")
+        # Where a link goes on over other ports, its transport.
+        self.ports_of = wire.text(message.get("ports_of", ""), "ports_of", 64)
+        if self.ports_of not in ("", *TRANSPORTS):
+            raise ValueError(f"ports_of is none of {', '.join(TRANSPORTS)}")
         self.kind = wire.text(message.get("kind", ""), "kind", 64)
         self.offer = wire.text(message.get("offer", ""), "offer", _MAX_OFFER)
         self.path = wire.text(message.get("path", ""), "path", 64)

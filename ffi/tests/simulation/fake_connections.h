@@ -14,6 +14,8 @@
 #include "network/peers/frame_sender.h"
 #include "tests/simulation/virtual_time.h"
 #include "transport/core/link.h"
+#include "transport/shm/shm_connector.h"
+#include "transport/tcp/tcp_connector.h"
 
 namespace jaxring::test {
 
@@ -27,10 +29,10 @@ class FakeWire final : public Notifier {
  public:
   FakeWire(VirtualTime* time, uint32_t slot_bytes, Doorbell* sender, Doorbell* receiver, OnEnd sender_ends,
            OnEnd receiver_ends, std::shared_ptr<SharedBlockPool> blocks)
-      : send(blocks ? std::make_shared<SendLink>("shm", LinkMemory::Anonymous(slot_bytes), receiver)
-                    : std::make_shared<SendLink>("tcp", LinkMemory::Anonymous(slot_bytes), this)),
+      : send(blocks ? std::make_shared<SendLink>(kShm, LinkMemory::Anonymous(slot_bytes), receiver)
+                    : std::make_shared<SendLink>(kTcp, LinkMemory::Anonymous(slot_bytes), this)),
         recv(blocks ? Share(send, sender, blocks)
-                    : std::make_shared<RecvLink>("tcp", LinkMemory::Anonymous(slot_bytes), this)),
+                    : std::make_shared<RecvLink>(kTcp, LinkMemory::Anonymous(slot_bytes), this)),
         blocks_(std::move(blocks)),
         time_(time),
         doorbells_{sender, receiver},
@@ -92,7 +94,7 @@ class FakeWire final : public Notifier {
 
   static std::shared_ptr<RecvLink> Share(const std::shared_ptr<SendLink>& send, Doorbell* sender,
                                          const std::shared_ptr<SharedBlockPool>& blocks) {
-    auto* const recv = new RecvLink("shm", send->memory.View(), sender);
+    auto* const recv = new RecvLink(kShm, send->memory.View(), sender);
     recv->Map(blocks->View());
     send->shared_blocks = blocks;
     return {recv, [send, blocks](RecvLink* link) { delete link; }};

@@ -11,6 +11,7 @@
 
 #include "tests/support/tcp_links.h"
 #include "tests/support/verbs_wire.h"
+#include "transport/shm/shm_connector.h"
 
 namespace jaxring::test {
 namespace {
@@ -157,7 +158,7 @@ void Job::Share(int from, int to, int channel) {
   receiver.connectors().Forget(receives);
   const std::shared_ptr<SendLink> send = sender.links().Send(to, channel);
   auto doorbell = Doorbell::Open("/proc/self/fd/" + std::to_string(sender.doorbell().fd()));
-  auto recv = std::shared_ptr<RecvLink>(new RecvLink("shm", send->memory.View(), doorbell.get()),
+  auto recv = std::shared_ptr<RecvLink>(new RecvLink(kShm, send->memory.View(), doorbell.get()),
                                         [send](RecvLink* link) { delete link; });
   if (send->shared_blocks) recv->Map(send->shared_blocks->View());
   recv->notifier = std::move(doorbell);

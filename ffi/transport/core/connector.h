@@ -1,6 +1,6 @@
 // How two processes make a link, whatever carries it: each end makes an offer, the processes exchange their offers over
-// an authenticated connection, and each end then finishes its side. Every folder of ffi/transport/ has a connector, and
-// ffi/network/connectors.cc lists them. jaxring/world/links.py has the order of the calls.
+// an authenticated connection, and each end then finishes its side. Each folder of ffi/transport/ has a connector and a
+// record of its transport; ffi/network/connectors.cc lists them. jaxring/world/links.py has the order of the calls.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,7 @@
 #include "transport/core/faults.h"
 #include "transport/core/link.h"
 #include "transport/core/poller.h"
+#include "transport/core/transport.h"
 
 namespace jaxring {
 
@@ -63,6 +64,7 @@ class Connector {
   using Place = std::map<std::string, std::string>;
 
   virtual ~Connector() = default;
+  virtual const Transport& transport() const = 0;
   // Loads what the transport needs, once, and returns a description of it. Throws std::runtime_error.
   virtual std::string Load(const std::string& what) {
     throw std::runtime_error("this transport loads nothing, so not " + what + " either");

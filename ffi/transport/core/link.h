@@ -17,6 +17,7 @@
 #include "transport/core/shared_block_pool.h"
 #include "transport/core/shared_memory.h"
 #include "transport/core/stream.h"
+#include "transport/core/transport.h"
 
 namespace jaxring {
 
@@ -66,14 +67,14 @@ struct LinkEnd {
 };
 
 struct SendLink {
-  SendLink(std::string transport_name, LinkMemory link_memory, Notifier* on_publish)
-      : transport(std::move(transport_name)),
+  SendLink(const Transport& link_transport, LinkMemory link_memory, Notifier* on_publish)
+      : transport(link_transport),
         memory(std::move(link_memory)),
         ll(memory.ring(Protocol::kLL), on_publish),
         simple(memory.ring(Protocol::kSimple), on_publish) {}
   RingSender& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
 
-  std::string transport;
+  const Transport& transport;
   LinkMemory memory;
   RingSender ll, simple;
   LinkEnd end;
@@ -85,8 +86,8 @@ struct SendLink {
 };
 
 struct RecvLink {
-  RecvLink(std::string transport_name, LinkMemory link_memory, Notifier* on_release)
-      : transport(std::move(transport_name)),
+  RecvLink(const Transport& link_transport, LinkMemory link_memory, Notifier* on_release)
+      : transport(link_transport),
         memory(std::move(link_memory)),
         ll(memory.ring(Protocol::kLL), on_release),
         simple(memory.ring(Protocol::kSimple), on_release) {}
@@ -97,7 +98,7 @@ struct RecvLink {
     simple.set_shared_blocks(shared_blocks.get());
   }
 
-  std::string transport;
+  const Transport& transport;
   LinkMemory memory;
   RingReceiver ll, simple;
   LinkEnd end;

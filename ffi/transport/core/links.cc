@@ -4,9 +4,15 @@
 #include <type_traits>
 
 namespace jaxring {
+namespace {
+
+// Rings between ranks of this process, which no connector makes.
+constexpr Transport kLocal{.name = "local", .shares_memory = true};
+
+}  // namespace
 
 void Links::InjectFaults(SendLink& link, int peer, int channel) const {
-  if (!faults_.any() || link.transport == "tcp") return;
+  if (!faults_.any() || link.transport.injects_faults) return;
   link.faults = std::make_unique<Faults>(faults_, FaultsOf(peer, channel));
   link.ll.set_faults(link.faults.get());
   link.simple.set_faults(link.faults.get());
@@ -45,10 +51,10 @@ std::shared_ptr<RecvLink> Links::Recv(int peer, int channel) const {
 Links::LocalLink& Links::Local(int src_device, int dst_device, int channel) {
   LocalLink& link = local_[{src_device, dst_device, channel}];
   if (!link.send) {
-    link.send = std::make_shared<SendLink>("local", LinkMemory::Anonymous(slot_bytes_), own_doorbell_);
+    link.send = std::make_shared<SendLink>(kLocal, LinkMemory::Anonymous(slot_bytes_), own_doorbell_);
     // The sending end owns the memory, so the receiving end keeps the sending end alive.
     std::shared_ptr<SendLink> send = link.send;
-    link.recv = std::shared_ptr<RecvLink>(new RecvLink("local", send->memory.View(), own_doorbell_),
+    link.recv = std::shared_ptr<RecvLink>(new RecvLink(kLocal, send->memory.View(), own_doorbell_),
                                           [send](RecvLink* recv) { delete recv; });
   }
   return link;
@@ -105,10 +111,10 @@ void Links::CloseShared(int peer, const std::string& reason, Ending ending) {
   {
     MutexLock lock(mutex_);
     for (auto& [key, link] : send_) {
-      if (key.first == peer && link->transport == "shm") link->end.Close(reason, ending);
+      if (key.first == peer && link->transport.shares_memory) link->end.Close(reason, ending);
     }
     for (auto& [key, link] : recv_) {
-      if (key.first == peer && link->transport == "shm") link->end.Close(reason, ending);
+      if (key.first == peer && link->transport.shares_memory) link->end.Close(reason, ending);
     }
   }
   own_doorbell_->Notify();
@@ -117,8 +123,8 @@ void Links::CloseShared(int peer, const std::string& reason, Ending ending) {
 void Links::CloseLeft(int peer, const std::string& reason) {
   bool any = false;
   auto close = [&](auto& link) {
-    const bool shared = link.transport == "shm";
-    if (!shared && link.transport != "tcp") return;
+    const bool shared = link.transport.shares_memory;
+    if (!shared && !link.transport.closed_at_goodbye) return;
     if constexpr (std::is_same_v<std::decay_t<decltype(link)>, RecvLink>) {
       if (!shared && !link.end.complete.load(std::memory_order_acquire)) return;
     }
@@ -141,7 +147,7 @@ bool Links::MayBring(int peer) const {
   MutexLock lock(mutex_);
   return std::any_of(recv_.begin(), recv_.end(), [peer](const auto& entry) {
     const LinkEnd& end = entry.second->end;
-    return entry.first.first == peer && entry.second->transport != "shm" &&
+    return entry.first.first == peer && !entry.second->transport.shares_memory &&
            !end.closed.load(std::memory_order_acquire) && !end.complete.load(std::memory_order_acquire);
   });
 }

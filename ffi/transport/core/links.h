@@ -37,12 +37,12 @@ class Links {
   size_t WaiterCpus(std::span<std::pair<int, int>> cpus) const;
   // Whether any of them may need a CPU for anything but waiting for `operation` (`Doorbell::MayNeedCpu`).
   bool AnyMayNeedCpu(int cpu, uint64_t operation) const;
-  // Closes the shared-memory links with a peer that is gone. Other links have connections, which end by themselves.
+  // Closes the links that share memory with a peer that is gone. Others have connections, which end by themselves.
   void CloseShared(int peer, const std::string& reason, Ending ending);
-  // A peer has ended in good order: closes the links to it and the complete links from it. The pumps of RDMA and plugin
-  // links close those themselves.
+  // A peer has ended in good order: closes the links to it and the complete links from it, unless their transport does
+  // that itself (`Transport::closed_at_goodbye`).
   void CloseLeft(int peer, const std::string& reason);
-  // Whether a link may still deliver messages from a peer that sends no more. Shared memory has delivered them.
+  // Whether a link may still deliver messages from a peer that sends no more. One of shared memory has delivered them.
   bool MayBring(int peer) const;
   // Closes and drops all links.
   void Clear(const std::string& reason);
@@ -54,7 +54,7 @@ class Links {
     std::shared_ptr<SendLink> send;
     std::shared_ptr<RecvLink> recv;
   };
-  // Turns on fault injection for a link's messages where no socket carries them; FaultyStream does it there.
+  // Turns on fault injection for a link's messages where its transport has none of its own.
   void InjectFaults(SendLink& link, int peer, int channel) const;
   LocalLink& Local(int src_device, int dst_device, int channel) JAXRING_REQUIRES(mutex_);
 

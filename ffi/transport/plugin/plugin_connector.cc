@@ -84,12 +84,12 @@ class PluginConnector::Offered final : public OfferedLink {
     LinkMemory memory = LinkMemory::Anonymous(connector_->slot_bytes_);
     const int fd = agreed.socket.get();
     if (sending_) {
-      joined.send = std::make_shared<SendLink>("plugin", std::move(memory), notifier.get());
+      joined.send = std::make_shared<SendLink>(kPlugin, std::move(memory), notifier.get());
       pump = std::make_shared<PluginSendPump>(plugin_, comm.get(), std::move(agreed.socket), agreed.poller, joined.send,
                                               connector_->own_doorbell_, std::move(agreed.on_end));
       joined.send->notifier = std::move(notifier);
     } else {
-      joined.recv = std::make_shared<RecvLink>("plugin", std::move(memory), notifier.get());
+      joined.recv = std::make_shared<RecvLink>(kPlugin, std::move(memory), notifier.get());
       pump = std::make_shared<PluginRecvPump>(plugin_, comm.get(), std::move(agreed.socket), agreed.poller, joined.recv,
                                               connector_->own_doorbell_, std::move(agreed.on_end));
       joined.recv->notifier = std::move(notifier);
@@ -173,6 +173,10 @@ void PluginConnector::Run() {
       sleep = std::min(2 * sleep, kLastSleep);
     }
   }
+}
+
+std::unique_ptr<Connector> MakePluginConnector(const ConnectorOptions& options) {
+  return std::make_unique<PluginConnector>(options);
 }
 
 }  // namespace jaxring

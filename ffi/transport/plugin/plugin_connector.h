@@ -22,6 +22,11 @@
 
 namespace jaxring {
 
+// The pumps close their links at the peer's goodbye.
+inline constexpr Transport kPlugin{.name = "plugin"};
+
+std::unique_ptr<Connector> MakePluginConnector(const ConnectorOptions& options);
+
 class PluginPump;
 
 class PluginConnector final : public Connector {
@@ -30,6 +35,7 @@ class PluginConnector final : public Connector {
       : slot_bytes_(options.slot_bytes), own_doorbell_(options.own_doorbell) {}
   ~PluginConnector() override;
 
+  const Transport& transport() const override { return kPlugin; }
   std::string Load(const std::string& name) override { return LoadVersion(name, 0); }
   // The same with one version of the interface; 0: the newest that the plugin has.
   std::string LoadVersion(const std::string& name, int only);

@@ -30,7 +30,7 @@ class ShmConnector::Offered final : public OfferedLink {
     };
     doorbell_ = Doorbell::Open(next());
     if (link_.sending) return;
-    recv_ = std::make_shared<RecvLink>("shm", LinkMemory::Open(next(), connector_->slot_bytes_), doorbell_.get());
+    recv_ = std::make_shared<RecvLink>(kShm, LinkMemory::Open(next(), connector_->slot_bytes_), doorbell_.get());
     recv_->Map(SharedBlockPool::Open(next(), connector_->slot_bytes_));
   }
 
@@ -68,7 +68,7 @@ std::unique_ptr<OfferedLink> ShmConnector::Offer(const LinkName& link, const Pla
 std::shared_ptr<SendLink> ShmConnector::Ring(const LinkName& link) {
   MutexLock lock(mutex_);
   std::shared_ptr<SendLink>& ring = rings_[link];
-  if (!ring) ring = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot_bytes_), nullptr);
+  if (!ring) ring = std::make_shared<SendLink>(kShm, LinkMemory::Shared(slot_bytes_), nullptr);
   return ring;
 }
 
@@ -87,6 +87,10 @@ void ShmConnector::Clear() {
   MutexLock lock(mutex_);
   rings_.clear();
   blocks_.reset();
+}
+
+std::unique_ptr<Connector> MakeShmConnector(const ConnectorOptions& options) {
+  return std::make_unique<ShmConnector>(options);
 }
 
 }  // namespace jaxring

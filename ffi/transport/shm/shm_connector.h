@@ -11,11 +11,16 @@
 
 namespace jaxring {
 
+inline constexpr Transport kShm{.name = "shm", .shares_memory = true};
+
+std::unique_ptr<Connector> MakeShmConnector(const ConnectorOptions& options);
+
 class ShmConnector final : public Connector {
  public:
   explicit ShmConnector(const ConnectorOptions& options)
       : slot_bytes_(options.slot_bytes), own_doorbell_(options.own_doorbell) {}
 
+  const Transport& transport() const override { return kShm; }
   std::unique_ptr<OfferedLink> Offer(const LinkName& link, const Place& place) override;
   void Clear() override;
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <string>
 
+#include "transport/tcp/tcp_connector.h"
 #include "transport/tcp/tcp_totals.h"
 
 namespace jaxring {
@@ -186,7 +187,7 @@ bool TcpSendPump::GetTotals(SendTotals* totals) const {
 std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
                                           Notifier* own_doorbell, OnEnd on_end) {
   const int fd = stream->fd();
-  auto link = std::make_shared<SendLink>("tcp", std::move(memory), nullptr);
+  auto link = std::make_shared<SendLink>(kTcp, std::move(memory), nullptr);
   auto pump = std::make_shared<TcpSendPump>(std::move(stream), poller, link, own_doorbell, std::move(on_end));
   link->notifier = std::make_unique<TcpNotifier>(pump);
   link->ll.set_on_publish(link->notifier.get());
@@ -199,7 +200,7 @@ std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller
                                           LinkMemory memory, Notifier* own_doorbell, OnEnd on_end) {
   const int fd = stream->fd();
   auto notifier = std::make_unique<KickNotifier>(poller);
-  auto link = std::make_shared<RecvLink>("tcp", std::move(memory), notifier.get());
+  auto link = std::make_shared<RecvLink>(kTcp, std::move(memory), notifier.get());
   auto pump =
       std::make_shared<TcpRecvPump>(std::move(stream), poller, busy_pollers, link, own_doorbell, std::move(on_end));
   notifier->set_pump(pump);

@@ -44,4 +44,8 @@ std::unique_ptr<OfferedLink> TcpConnector::Offer(const LinkName& link, const Pla
   return std::make_unique<Offered>(options_, link);
 }
 
+std::unique_ptr<Connector> MakeTcpConnector(const ConnectorOptions& options) {
+  return std::make_unique<TcpConnector>(options);
+}
+
 }  // namespace jaxring

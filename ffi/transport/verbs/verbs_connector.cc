@@ -51,10 +51,10 @@ class VerbsConnector::Offered final : public OfferedLink {
     char* const data = memory.data();
     const size_t bytes = memory.bytes();
     if (sending_) {
-      joined_.send = std::make_shared<SendLink>("verbs", std::move(memory), notifier.get());
+      joined_.send = std::make_shared<SendLink>(kVerbs, std::move(memory), notifier.get());
       joined_.send->notifier = std::move(notifier);
     } else {
-      joined_.recv = std::make_shared<RecvLink>("verbs", std::move(memory), notifier.get());
+      joined_.recv = std::make_shared<RecvLink>(kVerbs, std::move(memory), notifier.get());
       joined_.recv->notifier = std::move(notifier);
     }
     using Role = verbs::Endpoint::Role;
@@ -119,6 +119,10 @@ void VerbsConnector::CheckPorts() {
     }
   }
   for (const auto& pump : live) pump->CheckPort();
+}
+
+std::unique_ptr<Connector> MakeVerbsConnector(const ConnectorOptions& options) {
+  return std::make_unique<VerbsConnector>(options);
 }
 
 }  // namespace jaxring

@@ -11,6 +11,11 @@
 
 namespace jaxring {
 
+// The pumps close their links at the peer's goodbye.
+inline constexpr Transport kVerbs{.name = "verbs"};
+
+std::unique_ptr<Connector> MakeVerbsConnector(const ConnectorOptions& options);
+
 // The fields of `place` as an endpoint's options. Throws std::invalid_argument where a number is none.
 verbs::EndpointOptions VerbsOptions(const Connector::Place& place);
 
@@ -18,6 +23,7 @@ class VerbsConnector final : public Connector {
  public:
   explicit VerbsConnector(const ConnectorOptions& options)
       : slot_bytes_(options.slot_bytes), own_doorbell_(options.own_doorbell), busy_pollers_(options.busy_pollers) {}
+  const Transport& transport() const override { return kVerbs; }
   // `place` has the fields of verbs::EndpointOptions.
   std::unique_ptr<OfferedLink> Offer(const LinkName& link, const Place& place) override;
   // Calls CheckPort for every link in service.

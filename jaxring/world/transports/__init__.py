@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import pkgutil
 from typing import TYPE_CHECKING
 
+from jaxring.errors import JoinError
 from jaxring.topology import rdma
-from jaxring.world.transports import plugin, shm, tcp, verbs
 from jaxring.world.transports.record import Offering, Own, PortPairs, Transport
 
 if TYPE_CHECKING:
@@ -18,10 +20,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jaxring.world")
 
-# By name. The first one that joins two processes is taken; TCP joins all.
-TRANSPORTS: dict[str, Transport] = {
-    each.name: each for each in (shm.TRANSPORT, plugin.TRANSPORT, verbs.TRANSPORT, tcp.TRANSPORT)
-}
+
+def _discover() -> dict[str, Transport]:
+    """The records of all modules of this package by name, in the order of their preference.
+
+    A module offers its transport as ``TRANSPORT``; those that only help others have none.
+    """
+    found: dict[str, Transport] = {}
+    for module in pkgutil.iter_modules(__path__):
+        transport = getattr(importlib.import_module(f"{__name__}.{module.name}"), "TRANSPORT", None)
+        if transport is None:
+            continue
+        if transport.name in found:
+            raise ValueError(f"there are two transports {transport.name!r}")
+        found[transport.name] = transport
+    return dict(sorted(found.items(), key=lambda entry: entry[1].preference))
+
+
+# The first one that joins two processes is taken; TCP, the last, joins all.
+TRANSPORTS: dict[str, Transport] = _discover()
 
 
 class Transports:
@@ -52,11 +69,14 @@ class Transports:
         ours, theirs = each.ports(own, kind), each.ports(peer, kind)
         if not ours or not theirs:
             return None
-        return PortPairs(ours, theirs, lambda pair: self._by(each, kind, pair))
+        return PortPairs(each.words, ours, theirs, lambda pair: self._by(each, kind, pair))
 
-    def moving(self, kind: str, pair: int) -> Offering:
-        """This side of a link that a peer has go on over that pair of ports of the kind."""
-        return self._by(verbs.TRANSPORT, kind, pair)
+    def moving(self, own: ProcessInfo, transport: str, kind: str, pair: int) -> Offering:
+        """This side of a link that a peer has go on over that pair of ports of the kind. Raises JoinError."""
+        each = TRANSPORTS[transport]
+        if not each.ports(own, kind):
+            raise JoinError(f"{own} has no {each.words} ports of kind {kind!r} that a link can go on over.")
+        return self._by(each, kind, pair)
 
     def accepting(self, transport: str, kind: str, channel: int) -> Offering:
         """This side of a link of that kind which a peer asks for. Raises JoinError."""

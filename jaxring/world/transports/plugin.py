@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class Plugin(Transport):
     name = "plugin"
     words = "network plugin"
+    preference = 20
 
     def load(self, own: Own) -> str:
         name = own.settings.plugin

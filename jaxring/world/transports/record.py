@@ -34,14 +34,18 @@ class Transport(abc.ABC):
     """What carries the messages of a link. The link's ends exchange offers, each a text, over an authenticated
     connection, which the engine then has: it may carry the messages, or say by its end that the peer is gone.
 
-    ``name`` is the engine's (``ffi/network/connectors.cc``), ``words`` is what logs and errors say. ``mend``: what the
-    user can do where a link fails. ``by_addresses``: a link can go on over other addresses of its peer.
+    ``name`` is the engine's (its record in ``ffi/transport/``), ``words`` is what logs and errors say. ``preference``:
+    of two that join two processes, that with the lower number is taken. ``mend``: what the user can do where a link
+    fails. ``by_addresses``: a link can go on over other addresses of its peer. ``within_host``: messages leave by no
+    network interface.
     """
 
     name: str
     words: str
+    preference: int
     mend: str = SOCKETS_INSTEAD
     by_addresses: bool = False
+    within_host: bool = False
 
     def load(self, own: Own) -> str:
         """Loads what the settings ask for, and describes it; "" where there is nothing. Raises JoinError."""
@@ -117,8 +121,9 @@ class Offering:
 @dataclasses.dataclass(frozen=True)
 class PortPairs:
     """The pairs between two processes. Pair p has port p of either end, counted round; a link begins with the one that
-    its channel has the number of. `offering` is this end's part of a link over a pair."""
+    its channel has the number of. `words`: the transport's. `offering` is this end's part of a link over a pair."""
 
+    words: str
     own: tuple[str, ...]
     theirs: tuple[str, ...]
     offering: Callable[[int], Offering]
@@ -128,7 +133,7 @@ class PortPairs:
 
     def name(self, pair: int) -> str:
         """The pair in words, seen from this end."""
-        return f"RDMA port {self.theirs[pair % len(self.theirs)]} (from {self.own[pair % len(self.own)]})"
+        return f"{self.words} port {self.theirs[pair % len(self.theirs)]} (from {self.own[pair % len(self.own)]})"
 
     def after(self, pair: int) -> Iterator[int]:
         """All of them, that one last."""

@@ -25,7 +25,9 @@ _OFFER = re.compile(r"[0-9]{1,10}(?: [0-9]{1,10}){1,3}")
 class Shm(Transport):
     name = "shm"
     words = "shared memory"
+    preference = 10
     mend = _REMEDY
+    within_host = True
 
     def joins(self, settings: Settings, own: ProcessInfo, peer: ProcessInfo) -> bool:
         return peer.host_id == own.host_id and not settings.shm_disable

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class Tcp(Transport):
     name = "tcp"
     words = "TCP"
+    preference = 40
     mend = ""
     by_addresses = True
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class Verbs(Transport):
     name = "verbs"
     words = "RDMA"
+    preference = 30
 
     def joins(self, settings: Settings, own: ProcessInfo, peer: ProcessInfo) -> bool:
         if rdma.common(own.rdma, peer.rdma):

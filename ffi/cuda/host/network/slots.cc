@@ -19,7 +19,7 @@ Slots::Slots(Gpu& gpu, int device, uint64_t bytes, const SendLink* link, bool co
   if (on_gpu_) return;
   memory_ = gpu_.memory.AllocatePinned(2 * half_);
   description_ = "pinned memory, copied to " +
-                 (link == nullptr ? std::string("ranks of this process") : "the link by " + link->transport);
+                 (link == nullptr ? "ranks of this process" : "the link by " + std::string(link->transport.name));
   if (sender == nullptr) return;
   direct_ = true;
   key_ = sender->Register({memory_, half_});
