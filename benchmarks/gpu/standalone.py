@@ -16,7 +16,7 @@ from jaxring.plan.schedule import Spec
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import copy_engine
 from jaxring.runtime.cuda import nvls as cuda_nvls
-from jaxring.runtime.cuda.rank_group import Group, GroupRank, Shape, WireShape
+from jaxring.runtime.cuda.rank_group import Group, GroupRank, Shape, wires
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -79,12 +79,11 @@ class Ranks:
         self.placement = placement or (0,) * count
         gpus = native.device_count()
         members = [GroupRank(0, r % gpus, domain, f"rank {r}") for r, domain in enumerate(self.placement)]
-        wires = tuple(WireShape(8, min(slot_bytes, size)) for size in (1 << 26, 16384, 32768))
         self.group = Group(
             native,
             f"standalone {next(_names)}",
             members,
-            Shape(lanes, wires, stage_bytes or 2 * one_shot_bytes(count)),
+            Shape(lanes, wires(8, slot_bytes), stage_bytes or 2 * one_shot_bytes(count)),
             None,
             timeout,
         )
@@ -118,7 +117,7 @@ class Ranks:
         """Run a collective for its results and ``launches`` times for each time, with both sets of inputs in turn.
 
         ``inputs``, ``others``: each rank's, blocks one after the other. ``in_graph``: the timed launches are nodes of
-        one CUDA graph, so that no host's work is in their time. ``protocol``: simple, ll or ll128; memory for none.
+        one CUDA graph, so that no host's work is in their time. ``protocol``: one of GPUs; memory for no messages.
         """
         element = inputs[0].dtype
         plan = self._plan(schedule, protocol, element.name, inputs[0].size // schedule.in_blocks, op, how)

@@ -138,7 +138,7 @@ void BindCommunicator(nb::module_& m) {
       },
       nb::arg("name"), nb::arg("ranks"), nb::arg("lanes"), nb::arg("wires"), nb::arg("stage_bytes"),
       nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
-      "The communicator of that name. `wires`: of simple, ll and ll128, in this order.");
+      "The communicator of that name. `wires`: of each protocol, by its number.");
 }
 
 }  // namespace jaxring::cuda

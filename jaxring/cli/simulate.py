@@ -26,6 +26,7 @@ from jaxring.errors import JaxringError
 from jaxring.plan import tuner
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.foreign import reading
+from jaxring.plan.protocols import MESSAGES
 from jaxring.plan.schedule import ScheduleError
 from jaxring.settings.sizes import shown
 from jaxring.simulate import clusters, goal
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modules.add_argument(parser)
     help_ = "an algorithm in MSCCL's XML or MSCCL++'s JSON instead of --algorithm"
     add("--plan", type=pathlib.Path, metavar="FILE", help=help_)
-    add("--protocol", default="simple", metavar="NAME", help="simple, ll or ll128 (default: simple)")
+    add("--protocol", default="simple", metavar="NAME", help=f"{', '.join(MESSAGES)} (default: simple)")
     help_ = "channels of the schedule (default: the cluster's, at most 4 where domains have a rail for each rank)"
     add("--channels", type=types.positive, default=0, metavar="N", help=help_)
     add("-d", dest="dtype", type=types.dtype, default="float32", metavar="TYPE", help="data type (default: float32)")

@@ -145,10 +145,11 @@ def _check_epilogue_for_gpus(what: str, options: Options, epilogue: EpilogueSpec
             f"jaxring.{what}: algorithm 'nvls' applies no epilogue, since the switch reduces; leave out algorithm= or "
             "epilogue=."
         )
-    if options.protocol == "ll128":
+    protocol = protocols.ON_GPUS.get(options.protocol or "")
+    if protocol is not None and not protocol.epilogues:
         raise ValueError(
-            f"jaxring.{what}: no kernel applies an epilogue by protocol 'll128'; use 'll' or 'simple', or leave out "
-            "protocol=."
+            f"jaxring.{what}: no kernel applies an epilogue by protocol {options.protocol!r}; use "
+            f"{protocols.with_epilogues()}, or leave out protocol=."
         )
     if len(epilogue.functions) > MOST_FUNCTIONS_ON_GPUS:
         raise ValueError(

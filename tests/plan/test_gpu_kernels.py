@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from jaxring.plan import dtypes
+from jaxring.plan import dtypes, protocols
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.gpu import kernels
 from tests import ROOT
@@ -25,7 +25,7 @@ def served():
     for name, facts in COLLECTIVES.items():
         for dtype, ranks, nbytes in itertools.product(dtypes.DTYPES, (1, 2, 3, 4, 8), (64, 1 << 20)):
             for op in ("sum", "max") if facts.reduces else (None,):
-                for protocol in ("memory", "simple", "ll", "ll128"):
+                for protocol in protocols.ON_GPUS:
                     yield kernels.kernel_of(name, ranks, nbytes, dtype, op, "direct", protocol)
 
 

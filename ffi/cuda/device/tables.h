@@ -31,6 +31,14 @@ enum class Protocol : uint8_t {
   kLL128 =
       2,  // 128-byte lines of 120 bytes data and a flag: needs 128-byte stores to arrive whole (NVLink, own memory)
 };
+inline constexpr int kProtocols = 3;
+
+// Whether its messages can go over the network, which brings no line whole.
+constexpr bool GoesOverNetwork(Protocol protocol) { return protocol != Protocol::kLL128; }
+// Whether there are kernels of it that apply an epilogue, and some that copy their launch's buffers.
+constexpr bool HasFurtherKernels(Protocol protocol) {
+  return protocol == Protocol::kSimple || protocol == Protocol::kLL;
+}
 
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxThreads = 384;        // of a block; a multiple of kWarp

@@ -62,7 +62,7 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
                                 std::to_string(EpilogueArgs::kMostFunctions) + " functions on GPUs, not " +
                                 std::to_string(spec_.epilogue->stages.size()));
   }
-  if (spec_.epilogue && (spec_.kernel.fused || spec_.kernel.multicast || spec_.kernel.protocol == Protocol::kLL128)) {
+  if (spec_.epilogue && (spec_.kernel.fused || spec_.kernel.multicast || !HasFurtherKernels(spec_.kernel.protocol))) {
     throw std::invalid_argument(spec_.what + ": only step tables by Simple and LL have kernels that apply an epilogue");
   }
   if (spec_.kernel.fused == Fused::kAllReduceOneShot && StageBytes(in_bytes()) > group.stage_bytes) {

@@ -29,7 +29,7 @@ const void* Kernel() {
 }  // namespace
 
 int LaunchEpilogue(const EpilogueArgs& epilogue, const Args& args, int threads, void* stream) {
-  if (args.call.protocol == Protocol::kLL128) return cudaErrorInvalidValue;
+  if (!HasFurtherKernels(args.call.protocol)) return cudaErrorInvalidValue;
   if (args.staging.any()) return LaunchStagedEpilogue(epilogue, args, threads, stream);
   const bool lines = args.call.protocol == Protocol::kLL;
   threads = std::min(threads, kThreads);

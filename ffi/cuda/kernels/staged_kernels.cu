@@ -67,7 +67,7 @@ const void* ByEpilogue() {
 
 int LaunchStaged(const Args& args, int threads, void* stream) {
   // It serves schedules that use messages alone: no other rank accesses their buffers.
-  if (args.call.protocol == Protocol::kLL128) return cudaErrorInvalidValue;
+  if (!HasFurtherKernels(args.call.protocol)) return cudaErrorInvalidValue;
   const uint32_t width = WidthOf(args);
   const bool lines = args.call.protocol == Protocol::kLL;
   void* parameters[] = {const_cast<Args*>(&args)};

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxring.plan import dtypes
+from jaxring.plan import dtypes, protocols
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu.lanes import Path, lanes_for, one_shot_bytes, path
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 # Sums that have one-shot kernels of their own, as the engine calls their dtypes, and among how many ranks.
 ONE_SHOT_SUMS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 ONE_SHOT_RANKS = (2, 4, 8)
-_PROTOCOLS = {"memory": "Simple", "simple": "Simple", "ll": "LL", "ll128": "LL128"}
 
 
 def width(collective: str, dtype: str) -> int:
@@ -52,7 +51,7 @@ def kernel_of(
         if op in ("sum", "mean") and dtype in ONE_SHOT_SUMS and ranks in ONE_SHOT_RANKS:
             return f"OneShotKernel<{ONE_SHOT_SUMS[dtype]}, {ranks}>"
         return f"AnyOneShotKernel<{wide}>"
-    return f"PlayKernel<{_PROTOCOLS[protocol]}, {wide}>"
+    return f"PlayKernel<{protocols.ON_GPUS[protocol].kernel}, {wide}>"
 
 
 def table() -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Which algorithm, protocol and number of lanes to use on GPUs: a pure function of what all ranks know alike.
 
-The prices of launches and hops are from measurements of ranks that share one H200 (docs/benchmarks/h200), those of
-links estimates from published figures of NVLink machines: they order the candidates and promise no times.
+The prices of launches and hops (`jaxring.plan.protocols`) are from measurements of ranks that share one H200
+(docs/benchmarks/h200), those of links estimates from published figures of NVLink machines: they order the candidates
+and promise no times.
 """
 
 from __future__ import annotations
@@ -22,18 +23,14 @@ if TYPE_CHECKING:
 
     from jaxring.plan.epilogue import EpilogueSpec
 
-# Microseconds: of a launch with its epoch barriers, of a message's way, and of the host's part where it carries one. A
-# hop of a ring in a CUDA graph took 5.6 to 5.8 by simple, 1.5 and 0.42 for each KiB by ll, 3.1 and 0.22 for each KiB by
-# ll128.
+# Microseconds: of a launch with its epoch barriers, and of the host's part where it carries a message.
 LAUNCH_US = 5.0
-HOP_US = {"simple": 5.5, "ll": 1.5, "ll128": 3.1}
 NETWORK_US = 25.0
-# Bytes per microsecond: what a GPU reads from others, and a network that the host drives. Shares of it that are data.
+# Bytes per microsecond: what a GPU reads from others, and a network that the host drives.
 LINK_BYTES_PER_US = 300_000.0
 NETWORK_BYTES_PER_US = 2_500.0
 # What a copy within a GPU moves.
 MEMORY_BYTES_PER_US = 1_500_000.0
-EFFICIENCY = {"memory": 1.0, "simple": 1.0, "ll": 0.5, "ll128": 0.9375}
 
 
 def choose(
@@ -56,16 +53,17 @@ def choose(
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``domains``: the domain of each rank; ranks of one address each other's memory, others go by the network.
-    ``whole_lines``: 128-byte stores arrive whole between all ranks of a domain, so ll128 can serve.
+    ``whole_lines``: 128-byte stores arrive whole between all ranks of a domain, so protocols that need it can serve.
     ``fewest_lanes``: where so many fit.
     ``no_nvls``: why the switch cannot do it, or "".
     ``nvls_widening``: for each byte of data, how many go through the switch.
     ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for.
     ``also``: algorithms that may be taken though they are not taken unasked.
-    ``epilogue``: what is applied to complete values: by kernels that play step tables, and not by ll128.
+    ``epilogue``: what is applied to complete values: by kernels that play step tables, of protocols that have such.
     ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
     """
     protocols.check(protocol, "GPU")
+    asked = None if protocol is None else protocols.ON_GPUS[protocol]
     serve = [
         *(name for name in serving(collective) if "GPU" in ALGORITHMS[name].engines),
         *((copy_engine.NAME,) if collective in copy_engine.SERVED else ()),
@@ -80,10 +78,10 @@ def choose(
         raise ValueError(f"algorithm {algorithm!r} {known}; use {' or '.join(serve)}")
     if epilogue is not None:
         no_nvls = "the switch applies no epilogue"
-        if protocol == "ll128":
+        if asked is not None and not asked.epilogues:
             raise ValueError(
-                f"protocol 'll128' cannot serve this {collective}: no kernel applies an epilogue by it; use 'll' or "
-                "'simple'"
+                f"protocol {protocol!r} cannot serve this {collective}: no kernel applies an epilogue by it; use "
+                f"{protocols.with_epilogues()}"
             )
     if algorithm == nvls.NAME and no_nvls:
         raise ValueError(
@@ -94,11 +92,11 @@ def choose(
         raise ValueError(kept_by_another(algorithm, collective, len(domains)))
     where = tuple(domains)
     topology = cost.Topology.of(where, where)
-    if protocol == "ll128" and topology.domains == 1 and not whole_lines:
+    if asked is not None and asked.whole_lines and topology.domains == 1 and not whole_lines:
         raise ValueError(
-            f"protocol 'll128' cannot serve this {collective}: it needs 128-byte stores that arrive whole, as they do "
-            "within one GPU and over NVLink, and some of its ranks have another link between their GPUs, where half a "
-            "line could be taken for a whole one; use 'll' or 'simple'"
+            f"protocol {protocol!r} cannot serve this {collective}: it needs 128-byte stores that arrive whole, as "
+            "they do within one GPU and over NVLink, and some of its ranks have another link between their GPUs, where "
+            f"half a line could be taken for a whole one; use {protocols.without_whole_lines()}"
         )
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     may_choose = [name for name in serve if name not in ALGORITHMS or name in also or "GPU" in ALGORITHMS[name].unasked]
@@ -130,7 +128,7 @@ def choose(
         composes = topology.width > 1 and topology.domains > 1
         if lanes == 0 or (ALGORITHMS[name].hierarchical and not composes and not algorithm):
             continue
-        for kind in _kinds(silent, topology.domains, protocol, whole_lines and epilogue is None):
+        for kind in _kinds(silent, protocol, whole_lines and topology.domains == 1, epilogue is not None):
             if kind in excluded:
                 continue
             spread = 1.0 if epilogue is None else epilogue.spread_share(dtype)
@@ -140,8 +138,8 @@ def choose(
         what = f"algorithm {algorithm or 'of any kind'!r} with protocol {protocol or 'of any kind'!r}"
         raise ValueError(
             f"{collective} among {topology.nranks} ranks in {topology.domains} memory domain(s) of GPUs has no {what}: "
-            "'memory' needs one domain and an algorithm that reads memory, the others need messages, ll128 needs one "
-            "domain"
+            "'memory' needs one domain and an algorithm that reads memory, the others need messages, "
+            f"{' and '.join(name for name, each in protocols.MESSAGES.items() if each.whole_lines)} needs one domain"
         )
     found.sort()
     price, _, name, kind, lanes = found[0]
@@ -184,13 +182,14 @@ def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, way:
     return channels
 
 
-def _kinds(silent: bool, domains: int, protocol: str | None, whole_lines: bool) -> list[str]:
+def _kinds(silent: bool, protocol: str | None, whole_lines: bool, epilogue: bool) -> list[str]:
     if silent:
         return ["memory"] if protocol in (None, "memory") else []
-    kinds = ["simple", "ll"]
-    if domains == 1 and whole_lines:
-        kinds.append("ll128")
-    return [kind for kind in kinds if protocol in (None, kind)]
+    return [
+        name
+        for name, each in protocols.MESSAGES.items()
+        if protocol in (None, name) and (whole_lines or not each.whole_lines) and (each.epilogues or not epilogue)
+    ]
 
 
 def _price(
@@ -204,16 +203,16 @@ def _price(
     spread: float,
 ) -> float:
     shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, lanes, widening, spread=spread)
-    share = EFFICIENCY[kind]
+    how = protocols.ON_GPUS[kind]
     # One lane does not fill a link; this many do, roughly.
     busy = min(1.0, lanes / 16)
     if kind == "memory":
         phases = len(COLLECTIVES[collective].phases)
         return round(LAUNCH_US + phases * _crossing(collective, topology, nbytes) / (LINK_BYTES_PER_US * busy), 3)
     if topology.domains > 1:
-        wire = shape.hops * (HOP_US[kind] + NETWORK_US) + shape.wire_bytes / (NETWORK_BYTES_PER_US * share)
+        wire = shape.hops * (how.hop_us + NETWORK_US) + shape.wire_bytes / (NETWORK_BYTES_PER_US * how.data_share)
     else:
-        wire = shape.hops * HOP_US[kind] + shape.wire_bytes / (LINK_BYTES_PER_US * busy * share)
+        wire = shape.hops * how.hop_us + shape.wire_bytes / (LINK_BYTES_PER_US * busy * how.data_share)
     return round(LAUNCH_US + wire + shape.memory_bytes / (LINK_BYTES_PER_US * busy), 3)
 
 

@@ -16,7 +16,7 @@ from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import messages as cuda_messages
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, shared_gpus, why_apart
 from jaxring.runtime.cuda.near_nics import NearNics
-from jaxring.runtime.cuda.rank_group import Group, GroupRank, Shape, WireShape
+from jaxring.runtime.cuda.rank_group import Group, GroupRank, Shape, wires
 from jaxring.runtime.reporting.communicator_log import CommunicatorLog
 from jaxring.settings import settings
 from jaxring.topology import detect
@@ -28,8 +28,6 @@ from jaxring.world.transports.shm import memory_path
 logger = logging.getLogger("jaxring.runtime")
 
 _SLOTS = 8
-# For simple, ll and ll128, and no more than a slot of BUFFSIZE, which is what the network carries in one message.
-_SLOT_BYTES = (1 << 26, 16 * 1024, 32 * 1024)
 
 
 class Devices(NamedTuple):
@@ -55,7 +53,8 @@ class Communicators:
         self.store: JaxStore | None = None
         configured = settings()
         self.lanes = configured.channels[1]
-        self._wires = tuple(WireShape(_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES)
+        # No more than a slot of BUFFSIZE, which is what the network carries in one message.
+        self._wires = wires(_SLOTS, configured.slot_bytes)
         self._process = jax.process_index()
         self._infos[self._process] = self._own_info()
         machine = detect.machine(configured)

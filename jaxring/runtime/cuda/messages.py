@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxring.plan.protocols import MESSAGES
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda.rank_group import Shape, WireShape
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 DEPTHS = (2, 16)
 QUEUE_BYTES = 64 << 20
 # Headers that the ring holds, and the bytes of a slot for one.
-_HEADER_RING = Shape(1, (WireShape(64, 512),) * 3, 0)
+_HEADER_RING = Shape(1, (WireShape(64, 512),) * len(MESSAGES), 0)
 _UNIT = 512
 
 
@@ -46,7 +47,7 @@ def queue_shape(nbytes: int, lanes: int, slot_bytes: int) -> Shape:
     while slots * slot_bytes < piece:
         slots *= 2
     each = slot_bytes if slots > 1 else -(-piece // _UNIT) * _UNIT
-    return Shape(lanes, (WireShape(depth(nbytes) * slots, each),) * 3, 0)
+    return Shape(lanes, (WireShape(depth(nbytes) * slots, each),) * len(MESSAGES), 0)
 
 
 def names(spec: CallSpec, devices: Sequence[int]) -> tuple[str, str]:

@@ -29,8 +29,13 @@ class WireShape(NamedTuple):
     slot_bytes: int
 
 
+def wires(slots: int, most_bytes: int) -> tuple[WireShape, ...]:
+    """For each protocol that carries messages, by its number, so many slots of at most so many bytes each."""
+    return tuple(WireShape(slots, min(each.slot_bytes, most_bytes)) for each in protocols.MESSAGES.values())
+
+
 class Shape(NamedTuple):
-    """A communicator's shape: most lanes, wires of simple, ll and ll128, and bytes of a stage."""
+    """A communicator's shape: most lanes, the protocols' `wires`, and bytes of a stage."""
 
     lanes: int
     wires: tuple[WireShape, ...]

@@ -9,6 +9,7 @@ import pathlib
 import tomllib
 from typing import Any
 
+from jaxring.plan.protocols import MESSAGES
 from jaxring.simulate.cluster import Cluster
 from jaxring.simulate.described import WHOLE, Described
 from jaxring.simulate.model import Model
@@ -19,7 +20,6 @@ AnyCluster = Cluster | Described
 
 _FOLDER = pathlib.Path(__file__).parent
 _REQUIRED = object()
-_PROTOCOLS = ("simple", "ll", "ll128")
 
 
 class _Numbers:
@@ -102,7 +102,7 @@ def _flat(data: dict[str, Any]) -> dict[str, Any]:
 def _cluster(name: str, data: dict[str, Any]) -> Cluster:
     numbers = _Numbers(name, data)
     get = numbers.get
-    protocols = tuple(p for p in _PROTOCOLS if f"protocol.{p}" in data)
+    protocols = tuple(p for p in MESSAGES if f"protocol.{p}" in data)
     if not protocols:
         raise ValueError(f"{name}: it describes no protocol; write [protocol.simple]")
     known = {field.name for field in dataclasses.fields(Model)}

@@ -60,9 +60,10 @@ std::string Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) 
   if (proxy_ == nullptr) {
     throw std::runtime_error(ranks_.spec().name + ": no proxy thread carries messages to " + ranks_[peer].name);
   }
-  if (protocol == Protocol::kLL128) {
+  if (!GoesOverNetwork(protocol)) {
     throw std::runtime_error(ranks_.spec().name +
-                             ": the protocol ll128 cannot be used over the network, which connects the ranks " +
+                             ": a protocol whose lines must arrive whole cannot be used over the network, which "
+                             "connects the ranks " +
                              std::to_string(rank) + " and " + std::to_string(peer));
   }
   const WireShape shape = ranks_.spec().wires[static_cast<int>(protocol)];

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-namespace jaxring::cuda {
+#include "cuda/device/tables.h"
 
-inline constexpr int kProtocols = 3;
+namespace jaxring::cuda {
 
 struct RankInfo {
   int process;
