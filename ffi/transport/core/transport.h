@@ -9,7 +9,7 @@ namespace jaxring {
 struct Transport {
   std::string_view name;  // jaxring/world/transports knows it by the same
   // Both ends of a link are one memory. What a peer has sent has arrived, then, and nothing on the link says that the
-  // peer is gone: the network closes it when it hears that from the control connection.
+  // peer is gone: the network closes it when the control connection says so.
   bool shares_memory = false;
   // The network also closes the links with a peer that has ended in good order, those from it once they are complete.
   // Where this is false and no memory is shared, the transport closes them itself.
