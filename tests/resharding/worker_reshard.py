@@ -125,7 +125,7 @@ def main():
     run()
     # Many rounds, from half of the processes to the other.
     half = len(DEVICES) // 2
-    values = np.arange(600 * 512, dtype=np.float32).reshape(600, 512)
+    values = np.arange(600 * 576, dtype=np.float32).reshape(600, 576)
     pair = [NamedSharding(Mesh(np.array(few), ("a",)), P(*spec)) for few, spec in
             ((DEVICES[:half], ("a",)), (DEVICES[half:], (None, "a")))]  # fmt: skip
     moved.append(check(comm, [(values, *pair)], 1 << 16))
