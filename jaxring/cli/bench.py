@@ -28,8 +28,9 @@ inserts the collectives. The choice says how many of them are whose. --program a
     jaxring bench --tuner -n 2x1 -n 4x1
 
 calibrates a profile from nothing, as `jaxring tune` does, measures all candidates of all collectives anew, and says how
-often the tuner's choice was within 10% of the best one. It leaves this machine's profile as it is. With --import chain
---algorithm chain an algorithm of your own is measured, too, and the choices may take it.
+often the tuner's choice was within 10% of the best one. It exits with 1 where that is less than 90%. This machine's
+profile stays as it is. With --import chain --algorithm chain an algorithm of your own is measured, too, and the choices
+may take it.
 """
 
 from __future__ import annotations
@@ -215,9 +216,9 @@ def _tuner(arguments: argparse.Namespace) -> int:
     with hosts_of(count, arguments.rate) as hosts:
         if hosts is not None:
             print(hosts.describe())
-        lines = check(layouts, work.sizes(arguments.begin, arguments.end, arguments.factor), hosts, own)
+        lines, near = check(layouts, work.sizes(arguments.begin, arguments.end, arguments.factor), hosts, own)
     print("\n".join(lines))
-    return 0
+    return int(not near)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ import pytest
 from jaxring.bench.tuning.calibrate import calibrated
 from jaxring.bench.tuning.cell import COLLECTIVES, Layout, Own, cells
 from jaxring.bench.tuning.fit import fitted
+from jaxring.bench.tuning.measure import contenders
 from jaxring.bench.tuning.near_best import judge
 from jaxring.cli import main
 from jaxring.plan.profile import Link
@@ -78,6 +79,13 @@ def test_a_calibrated_profile_chooses_what_was_fastest_and_keeps_other_layouts()
     assert len(again.measured) == len(profile.measured)
     changed = {each for each in again.measured if each not in profile.measured}
     assert {(each.domains, each.width) for each in changed} == {(2, 1)}
+
+
+def test_candidates_that_are_clearly_slower_are_measured_no_further():
+    times = [[1.0, 1.1, 0.9, 1.0, 5.0], [1.0, 1.2, 1.3, 1.3, 1.4], [1.2, 1.3, 1.3, 1.3, 1.4], [2.0]]
+    assert contenders(times, [0, 1, 2, 3]) == [0]
+    times[1][2] = 1.05
+    assert contenders(times, [0, 1, 3]) == [0, 1]
 
 
 def test_an_algorithm_of_ones_own_is_measured_where_it_serves():
@@ -157,8 +165,11 @@ def test_the_command_measures_saves_and_forgets(cache, monkeypatch, capsys):
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("cache", "nothing_left")
 def test_the_check_of_the_choices_leaves_the_profile_alone(capsys):
-    assert main(["bench", "--tuner", "-n", "2x1", "-b", "64", "-e", "1K", "-f", "4"]) == 0
+    code = main(["bench", "--tuner", "-n", "2x1", "-n", "1x2", "-b", "64", "-e", "1K", "-f", "4"])
     out = capsys.readouterr().out
+    near, cells = map(int, re.search(r"calibrated: within .* in (\d+) of (\d+) cells", out).groups())
+    assert code == (near < 0.9 * cells)
+    assert f"  2x1: {near} of {cells} cells" in out
     assert "on 2 of 3 sizes" in out
     assert "profile commodity: within 10% of the best candidate in" in out
     assert "profile calibrated: within 10% of the best candidate in" in out

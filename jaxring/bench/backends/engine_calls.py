@@ -80,11 +80,18 @@ class Backend:
             self._made.append([call, *(call.beside(rank, self._devices[rank]) for rank in others)])
         return ""
 
-    def times(self, candidate: int, count: int, batch: int) -> list[float]:
-        """Seconds of one call, of each of ``count`` batches, as the slowest of this process's ranks has it."""
+    def times(self, candidate: int, count: int, batch: int, cpus: Sequence[int] = ()) -> list[float]:
+        """Seconds of one call, of each of ``count`` batches, as the slowest of this process's ranks has it.
+
+        ``cpus``: on which each rank of the job begins; from there the kernel may move it.
+        """
 
         def rank(place: int) -> list[float]:
             call, x, y = self._made[candidate][place], self._in[place], self._out[place]
+            if cpus:
+                allowed = os.sched_getaffinity(0)
+                os.sched_setaffinity(0, {cpus[self._local[place]]})
+                os.sched_setaffinity(0, allowed)
             found = []
             for _ in range(count):
                 self._begin.wait()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import functools
+import operator
 import random
 import statistics
+import time
 from typing import TYPE_CHECKING
 
 from jaxring.bench.fleet import Crew
@@ -19,11 +22,20 @@ if TYPE_CHECKING:
     from jaxring.bench.hosts import Hosts
     from jaxring.bench.tuning.cell import Cell, Layout, Own
 
-# A batch lasts about this long, and each candidate has so many of them, in as many turns. With 7 turns of 1 ms, 77% of
-# the choices were within 10% of the best on 2 cores, with 21 of 2 ms 87%, with 41 89%.
+# A batch lasts about this long, and each candidate that may be the best has so many of them, in as many turns.
 BATCH_S = 2e-3
-TURNS = 41
-MOST_CALLS = 64
+TURNS = 61
+MOST_CALLS = 256
+# After so long a cell is measured no further, once each candidate has had LEAST_TURNS; where processes take turns on
+# the CPUs, after as many times as long as there are processes to a CPU.
+CELL_S = 0.27
+LEAST_TURNS = 5
+# A candidate has no more turns once it is clear that it takes so much longer than the best one: three quarters of its
+# batches do, after FIRST_TURNS of them.
+BEHIND = 1.1
+FIRST_TURNS = 9
+# A call as long as this meets the caches as it leaves them itself, whichever candidate came before.
+LONG_S = 20e-3
 
 Times = dict["Cell", list[float]]
 
@@ -39,39 +51,56 @@ def measure(
     found: Times = {}
     with Crew(CALLS, layout.processes, layout.devices, {}, hosts) as crew:
         masks = crew.ask("processors")
-        processors = 0
-        if layout.hosts == 1:
-            for mask in masks:
-                processors |= mask
-        shared = processors.bit_count()
+        processors = functools.reduce(operator.or_, masks)
+        shared = processors.bit_count() if layout.hosts == 1 else 0
+        cpus = [cpu for cpu in range(processors.bit_length()) if processors >> cpu & 1]
         crew.ask("register", (own.modules,))
         todo = cells(layout, sizes, shared, own)
         for number, cell in enumerate(todo):
             say(number, len(todo))
-            found[cell] = _times(crew, cell, layout)
+            found[cell] = _times(crew, cell, layout, cpus)
     return found, shared
 
 
-def _times(crew: Crew, cell: Cell, layout: Layout) -> list[float]:
+def _times(crew: Crew, cell: Cell, layout: Layout, cpus: Sequence[int]) -> list[float]:
     crew.ask("prepare", cell)
-    batches = []
+    least = float("inf")
     for candidate, names in enumerate(cell.candidates):
         crew.ask("times", (candidate, 1, 1))  # plans and connects
         if wrong := sum(crew.ask("wrong")):
             what = f"{cell.collective} of {cell.nbytes} bytes by {'/'.join(names)} on {layout}"
             raise JaxringError(f"{wrong} elements are wrong: {what}.")
-        each = max(statistics.median(times) for times in crew.ask("times", (candidate, 3, 1)))
-        batches.append(max(1, min(MOST_CALLS, round(BATCH_S / max(each, 1e-7)))))
-    times: dict[int, list[float]] = collections.defaultdict(list)
-    order = list(range(len(cell.candidates)))
-    shuffle = random.Random(cell.nbytes).shuffle
-    for _ in range(TURNS):
-        shuffle(order)
-        for candidate in order:
-            # The first call of a turn meets the caches as another candidate has left them.
-            answers = crew.ask("times", (candidate, 2, batches[candidate]))
+        least = min(least, max(min(times) for times in crew.ask("times", (candidate, 3, 1))))
+    # The same for all, since the ranks do not begin a batch at one moment: of few calls each would seem to take longer.
+    batch = max(1, min(MOST_CALLS, round(BATCH_S / max(least, 1e-7))))
+    times: list[list[float]] = [[] for _ in cell.candidates]
+    left = list(range(len(times)))
+    draw = random.Random(cell.nbytes)
+    crowd = max(1.0, layout.processes / len(cpus))
+    places = [*cpus] * -(-layout.ranks // len(cpus))
+    begun = time.monotonic()
+    for turn in range(1, TURNS + 1):
+        draw.shuffle(left)
+        # Of more processes than CPUs it is chance which ones share a CPU, and may stay so as long as the job lives.
+        where = draw.sample(places, layout.ranks) if crowd > 1 else []
+        for candidate in left:
+            # The first batch of a turn meets the caches as another candidate has left them.
+            answers = crew.ask("times", (candidate, 1 if least > LONG_S else 2, batch, where))
             times[candidate].append(max(answer[-1] for answer in answers))
-    return [round(1e6 * statistics.median(times[candidate]), 3) for candidate in sorted(times)]
+        late = time.monotonic() - begun > CELL_S * crowd
+        if late and turn >= LEAST_TURNS:
+            break
+        if late or turn >= FIRST_TURNS:
+            left = contenders(times, left)
+            if len(left) == 1:
+                break
+    return [round(1e6 * statistics.median(each), 3) for each in times]
+
+
+def contenders(times: Sequence[Sequence[float]], left: Sequence[int]) -> list[int]:
+    """Those of the candidates ``left`` that may still be the best, by the ``times`` of every candidate's batches."""
+    least = BEHIND * min(statistics.median(each) for each in times)
+    return [candidate for candidate in left if sorted(times[candidate])[len(times[candidate]) // 4] <= least]
 
 
 def tables(layout: Layout, times: Times) -> list[Measured]:
