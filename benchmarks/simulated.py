@@ -4,8 +4,8 @@
     python -m benchmarks.simulated --out DIR --hosts 4 --algorithms ring --sizes 64K,1M
 
 Needs root, as `jaxring bench --hosts` does, and an otherwise idle machine. The latency of a message is taken from an
-all-reduce of 4 bytes between two hosts; all other constants are those of the cluster ethernet-1g. Writes simulated.json
-and prints a table. Exits with 1 where a time differs by more than 15%.
+all-reduce of 4 bytes between two hosts; all other constants are those of the cluster ethernet-1g. Prints a table and
+writes simulated.json as it goes. Exits with 1 where a job fails, or a time differs by more than 15%.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 RATE = "1gbit"
 # GB/s of data: tbf counts the 1514 bytes of a frame, of which 1448 are data.
 GOODPUT = 0.125 * 1448 / 1514
+# Bytes of data in the bucket of tbf: `bucket_s` of `jaxring.bench.hosts` at this rate.
+BURST = 128 * 1024 * 1448 / 1514
+# What is measured is a loop, in which ranks that have ended begin the next one. So many are simulated.
+TIMES = 8
 SIZES = ("64K", "256K", "1M", "4M", "16M", "64M")
 # Algorithm, collective, devices of a host. Only ranks that share memory have something to gather.
 ALGORITHMS = {
@@ -80,7 +84,7 @@ def cluster(devices: int, small_us: float) -> Cluster:
     ``small_us`` for an all-reduce of 4 bytes, which is two messages one after the other."""
     described = load("ethernet-1g")
     fields = {field.name: getattr(described, field.name) for field in dataclasses.fields(described)}
-    plain = Shaped(**(fields | {"ranks": devices, "domain": devices, "port": GOODPUT}))
+    plain = Shaped(**(fields | {"ranks": devices, "domain": devices, "port": GOODPUT, "burst": BURST}))
     if not small_us:
         return plain
     base = plain.models["ll"]
@@ -95,7 +99,9 @@ def simulated_us(hosts: int, algorithm: str, nbytes: int, small_us: float) -> fl
     placement = machine.placement(hosts)
     choice = tuner.choose(collective, placement, placement, nbytes, "float32", algorithm=algorithm, network="tcp")
     protocol = choice.protocol if choice.protocol in machine.models else "simple"
-    run = simulate(machine, hosts, collective, nbytes, algorithm, protocol=protocol, channels=choice.channels)
+    run = simulate(
+        machine, hosts, collective, nbytes, algorithm, protocol=protocol, channels=choice.channels, times=TIMES
+    )
     return run.time_us
 
 
@@ -113,15 +119,15 @@ def measured_us(hosts: int, algorithm: str, sizes: Sequence[int]) -> list[float]
         return found
 
 
-def table(compared: Sequence[Compared]) -> str:
-    """In Markdown."""
-    lines = ["| hosts | algorithm | bytes | measured us | simulated us | difference |", "|---|---|---|---|---|---|"]
-    lines += [
+HEADER = "| hosts | algorithm | bytes | measured us | simulated us | difference |\n|---|---|---|---|---|---|"
+
+
+def row(c: Compared) -> str:
+    """In Markdown, under `HEADER`."""
+    return (
         f"| {c.hosts} | {c.algorithm} {c.collective} | {shown(c.nbytes)} | {c.measured_us:,.0f} | "
         f"{c.simulated_us:,.0f} | {c.error:+.0%} |"
-        for c in compared
-    ]
-    return "\n".join(lines)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,23 +139,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", default=",".join(SIZES), metavar="LIST")
     given = parser.parse_args(argv)
     sizes = [size(text) for text in given.sizes.split(",")]
-    compared: list[Compared] = []
-    try:
-        small = measured_us(2, "ring", [4])[0]
-        for hosts in map(int, given.hosts.split(",")):
-            for algorithm in given.algorithms.split(","):
-                times = measured_us(hosts, algorithm, sizes)
-                for nbytes, time_us in zip(sizes, times, strict=True):
-                    ours = simulated_us(hosts, algorithm, nbytes, small)
-                    compared.append(Compared(hosts, algorithm, ALGORITHMS[algorithm][0], nbytes, time_us, ours))
-    except JaxringError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
     given.out.mkdir(parents=True, exist_ok=True)
-    rows = [dataclasses.asdict(each) for each in compared]
-    (given.out / "simulated.json").write_text(json.dumps({"small_us": small, "cases": rows}, indent=1) + "\n")
-    print(f"4 bytes between 2 hosts take {small:.0f} us.\n\n{table(compared)}")
-    return int(any(abs(each.error) > TOLERANCE for each in compared))
+    compared: list[Compared] = []
+    failed = False
+    small = measured_us(2, "ring", [4])[0]
+    print(f"4 bytes between 2 hosts take {small:.0f} us.\n\n{HEADER}", flush=True)
+    for hosts in map(int, given.hosts.split(",")):
+        for algorithm in given.algorithms.split(","):
+            try:
+                times = measured_us(hosts, algorithm, sizes)
+            except JaxringError as error:
+                failed = True
+                print(f"{parser.prog}: {algorithm} between {hosts} hosts: {error}", file=sys.stderr)
+                continue
+            for nbytes, time_us in zip(sizes, times, strict=True):
+                ours = simulated_us(hosts, algorithm, nbytes, small)
+                compared.append(Compared(hosts, algorithm, ALGORITHMS[algorithm][0], nbytes, time_us, ours))
+                print(row(compared[-1]), flush=True)
+            rows = [dataclasses.asdict(each) for each in compared]
+            (given.out / "simulated.json").write_text(json.dumps({"small_us": small, "cases": rows}, indent=1) + "\n")
+    return int(failed or any(abs(each.error) > TOLERANCE for each in compared))
 
 
 if __name__ == "__main__":

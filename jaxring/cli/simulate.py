@@ -70,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "channels of the schedule (default: the cluster's, at most 4 where domains have a rail for each rank)"
     add("--channels", type=types.positive, default=0, metavar="N", help=help_)
     add("-d", dest="dtype", type=types.dtype, default="float32", metavar="TYPE", help="data type (default: float32)")
+    help_ = "the time of one of so many, one after another, as a benchmark's loop has it (default: one by itself)"
+    add("--repeat", type=types.positive, default=1, metavar="N", help=help_)
     add("--every-rank", action="store_true", help="play every rank, also where some stand for all")
     add("--json", action="store_true", help="print JSON instead")
     add("--plot", type=pathlib.Path, metavar="FILE", help="draw times over sizes (needs matplotlib)")
@@ -175,6 +177,7 @@ def _runs(
                         faults=faults,
                         groups=groups,
                         perm=perm,
+                        times=arguments.repeat,
                     )
                 )
     return runs

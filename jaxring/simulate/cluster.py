@@ -47,6 +47,7 @@ class Cluster:
     inside: float
     inside_us: Mapping[str, float]
     port: float
+    burst: float
     attach: float
     across_us: Mapping[str, float]
     switch_us: float
@@ -84,6 +85,10 @@ class ClusterNetwork(Network):
         self.switches = cluster.ports if cluster.rails else 1  # first switches of a block
         self.of_host = 4 * cluster.ranks + 2 * cluster.ports
         super().__init__(self._fabric(protocol), self._way)
+        if cluster.burst:
+            first = 4 * cluster.ranks
+            leaving = range(first, self.of_host, 2)
+            self.bursts = {host * self.of_host + port: cluster.burst for host in range(hosts) for port in leaving}
 
     def _fabric(self, protocol: str) -> Fabric:
         c, hosts = self.cluster, self.hosts
@@ -159,7 +164,7 @@ class Folded:
 
     def __init__(self, network: ClusterNetwork, symmetry: Symmetry) -> None:
         self.network, self.symmetry = network, symmetry
-        self.binding = network.binding
+        self.binding, self.bursts = network.binding, network.bursts
         self.speed = list(network.speed)
         up = network.hosts * network.of_host
         for link in range(up, len(self.speed)):

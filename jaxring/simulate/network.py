@@ -30,6 +30,7 @@ class Network:
         self._through_ranks = through_ranks
         self.speed = [link.gigabytes * 1000 for link in fabric.links]
         self.binding = _binding(fabric)
+        self.bursts: dict[int, float] = {}  # the token buckets of links that have one, in bytes
         self._route = route or self._shortest
         self._trees: dict[int, dict[int, list[int]]] = {}
 

@@ -7,14 +7,17 @@ message after the other, and gives its sources' slots back. Ranks that share mem
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
+import itertools
 from collections import deque
 from typing import TYPE_CHECKING
 
 from jaxring.simulate.deadlock import describe
+from jaxring.simulate.outcome import Played, of_links, together
+from jaxring.simulate.repeats import Rounds
 from jaxring.simulate.routes import Routes
 from jaxring.simulate.sharing import Flows
+from jaxring.simulate.token_buckets import Buckets
 
 if TYPE_CHECKING:
     from jaxring.simulate.faults import Wrong
@@ -28,25 +31,14 @@ _READY, _DONE, _SEND, _MOVED, _ARRIVE, _ACCESS, _FAULT = range(7)
 _NEVER = float("inf")
 
 
-@dataclasses.dataclass(frozen=True)
-class Played:
-    """``time_us``: until the last rank has ended. ``ended``: when each simulated rank did. ``moved``: bytes of each
-    link, of those that the simulated ranks' messages take. ``messages``, ``events``: how many there were."""
-
-    time_us: float
-    ended: dict[int, float]
-    moved: dict[int, float]
-    messages: int
-    events: int
-
-
 class Player:
     """The state of lanes and connections, in lists by their numbers."""
 
     def __init__(self, program: Program, ways: Ways, model: Model, record: Record | None, wrong: Wrong | None) -> None:
         self.program, self.ways, self.model, self.record, self.wrong = program, ways, model, record, wrong
         self.elements = program.sizes.elements()
-        self.tiles = program.sizes.tiles
+        self.tiles, self.times = program.sizes.tiles, program.sizes.times
+        self.rounds = Rounds([lane.rank for lane in program.lanes], program.memory)
         lanes, connections = program.lanes, program.connections
         self.rank = [lane.rank for lane in lanes]
         self.ops = [lane.ops for lane in lanes]
@@ -68,6 +60,8 @@ class Player:
             self.port.append(ports.setdefault(full[0], len(ports)) if model.serial and full else -1 - number)
         first = len(ports)
         self.port = [port if port >= 0 else first - 1 - port for port in self.port]
+        self.buckets = Buckets(ways.bursts, ways.speed) if ways.bursts else None
+        self.bucket = [next((link for link in route if link in ways.bursts), -1) for route in self.full]
         count = first + len(connections)
         self.port_free = [0.0] * count  # when the gap after the last message's beginning is over
         self.port_busy = [False] * count
@@ -89,10 +83,7 @@ class Player:
         self.moments: list[float] = []  # a heap
         self.count = 0
         self.messages = 0
-        self.left: dict[int, int] = {}
-        for rank in self.rank:
-            self.left[rank] = self.left.get(rank, 0) + 1
-        self.ended: dict[int, float] = {}
+        self.ended: dict[int, float] = {}  # when the last lane of each rank ended
         self.dead: dict[int, float] = wrong.deaths() if wrong else {}
 
     def push(self, when: float, kind: int, a: int, b: int = 0) -> None:
@@ -106,7 +97,7 @@ class Player:
 
     def begin(self) -> None:
         """Every rank's first event. Ranks that share memory wait for the last of them."""
-        starts = {rank: self.wrong.begins(rank) if self.wrong else 0.0 for rank in self.left}
+        starts = {rank: self.wrong.begins(rank) if self.wrong else 0.0 for rank in self.rank}
         for members in self.program.memory.values():
             last = max((starts[rank] for rank in members if rank in starts), default=0.0) + self.model.barrier
             for rank in members:
@@ -162,18 +153,12 @@ class Player:
         return self.outcome()
 
     def outcome(self) -> Played:
-        barrier = self.model.barrier
-        for members in self.program.memory.values():
-            last = max((self.ended[rank] for rank in members if rank in self.ended), default=0.0)
-            self.ended |= dict.fromkeys(members, last + barrier)
-        moved: dict[int, float] = {}
-        for route, amount in [
-            *zip(self.full, self.carried, strict=True),
-            *((self.routes.by_memory(*step)[1], amount) for step, amount in self.by_memory.items()),
-        ]:
-            for link in route:
-                moved[link] = moved.get(link, 0.0) + amount
-        return Played(max(self.ended.values(), default=0.0), self.ended, moved, self.messages, self.count)
+        ended = together(self.ended, self.program.memory, self.model.barrier)
+        by_messages = zip(self.full, self.carried, strict=True)
+        by_memory = ((self.routes.by_memory(*step)[1], amount) for step, amount in self.by_memory.items())
+        moved = of_links(itertools.chain(by_messages, by_memory))
+        rounds = self.rounds.ended if self.times > 1 else ()
+        return Played(max(ended.values(), default=0.0), ended, moved, self.messages, self.count, rounds)
 
     def ready(self, lane: int, now: float) -> None:
         """Begins the lane's next step, or notes what it waits for."""
@@ -262,20 +247,28 @@ class Player:
             self.ready(lane, now)
 
     def advance(self, lane: int, now: float) -> bool:
-        """To the next step. False at the end of the lane."""
+        """To the next step. False at the end of the lane, or of a round."""
         at = self.at[lane] + 1
         if at == len(self.ops[lane]):
             at = 0
             self.tile[lane] += 1
-            if self.tile[lane] == self.tiles:
-                self.finished[lane] = True
-                rank = self.rank[lane]
-                self.left[rank] -= 1
-                if not self.left[rank]:
-                    self.ended[rank] = now
+            if self.tile[lane] % self.tiles == 0:
+                self.at[lane] = 0
+                self.round_over(lane, now)
                 return False
         self.at[lane] = at
         return True
+
+    def round_over(self, lane: int, now: float) -> None:
+        """Begins the next round where the lane was the last one that it waited for."""
+        waiting = self.rounds.end(lane, now)
+        if self.tile[lane] < self.tiles * self.times:
+            pause = self.model.launch + (2 * self.model.barrier if self.program.memory else 0.0)
+            for each in waiting:
+                self.push(now + pause, _READY, each)
+            return
+        self.finished[lane] = True
+        self.ended[self.rank[lane]] = now
 
     def send(self, connection: int, amount: int, now: float) -> None:
         """A message to the port, where it may have to wait."""
@@ -284,22 +277,22 @@ class Player:
         port = self.port[connection]
         number = self.record.queued(connection, now, amount) if self.record is not None else -1
         if self.port_busy[port]:
-            queue = self.port_queue[port]
-            if queue is None:
-                queue = self.port_queue[port] = deque()
-            queue.append((connection, amount, number))
+            self.waiting(port).append((connection, amount, number))
             return
         self.leave(connection, amount, number, now)
+
+    def waiting(self, port: int) -> deque[tuple[int, int, int]]:
+        queue = self.port_queue[port]
+        if queue is None:
+            queue = self.port_queue[port] = deque()
+        return queue
 
     def leave(self, connection: int, amount: int, number: int, now: float) -> None:
         port = self.port[connection]
         self.port_busy[port] = True
         wait = self.port_free[port] - now
         if wait > 0:  # the gap is not over
-            queue = self.port_queue[port]
-            if queue is None:
-                queue = self.port_queue[port] = deque()
-            queue.appendleft((connection, amount, number))
+            self.waiting(port).appendleft((connection, amount, number))
             self.push(now + wait, _SEND, -1 - port)
             return
         if self.model.gap:
@@ -307,7 +300,10 @@ class Player:
         if self.record is not None:
             self.record.leaves(number, now)
         again, late = self.wrong.resent() if self.wrong else (0, 0.0)
-        flow = self.flows.begin(self.limited[connection], amount * self.model.wire * (1 + again), now)
+        left = amount * self.model.wire * (1 + again)
+        if self.buckets and self.bucket[connection] >= 0:
+            left = self.buckets.begin(self.bucket[connection], left, now)
+        flow = self.flows.begin(self.limited[connection], left, now)
         self.flow_for[flow] = (connection, -1, number, late)
 
     def moved(self, flow: int, now: float) -> None:
@@ -318,6 +314,8 @@ class Player:
             self.pending[lane] = 0
             self.make(lane, now)
             return
+        if self.buckets and self.bucket[connection] >= 0:
+            self.buckets.end(self.bucket[connection], now)
         if self.wrong:
             late += self.wrong.delay()
         if self.record is not None:

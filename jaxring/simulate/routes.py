@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Route = tuple[int, ...]
 # (from rank, to rank) of the data that a step moves by memory.
@@ -11,10 +14,12 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Ways(Protocol):
-    """How messages travel: the links of a connection, and their speeds."""
+    """How messages travel: the links of a connection, their speeds, and the bytes of token buckets that some have."""
 
     @property
     def speed(self) -> list[float]: ...
+    @property
+    def bursts(self) -> Mapping[int, float]: ...
     @property
     def binding(self) -> list[bool]: ...
     def route(self, source: int, target: int) -> Route: ...

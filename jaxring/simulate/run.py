@@ -17,7 +17,8 @@ from jaxring.simulate import symmetry
 from jaxring.simulate.cluster import ClusterNetwork, Folded
 from jaxring.simulate.groups import check, joined, within
 from jaxring.simulate.history import Record
-from jaxring.simulate.play import Played, play
+from jaxring.simulate.outcome import Played
+from jaxring.simulate.play import play
 from jaxring.simulate.program import compile_lanes
 from jaxring.simulate.tile_sizes import cut
 
@@ -95,12 +96,13 @@ def simulate(
     groups: Groups = (),
     perm: tuple[tuple[int, int], ...] = (),
     result: str = "",
+    times: int = 1,
 ) -> Run:
     """Plays ``collective`` of ``nbytes`` of input per rank on ``hosts`` hosts.
 
     ``groups``: the ranks of each group, where it is one of groups, all at once; without them all ranks are one group.
     ``perm``: a permute's pairs, by places in the group. ``result``: the dtype that an epilogue casts to, of
-    reductions only.
+    reductions only. ``times``: how often it is made, one after another; the time is then that of one in the later half.
 
     ``algorithm``: the name of one of ours, of a registered one, or nvls: the table of direct, with switches that reduce
     and copy. ``symmetric``: None takes a symmetry where there is one and nothing goes wrong; False plays every rank;
@@ -108,8 +110,8 @@ def simulate(
     has not or the algorithm does not serve, ScheduleError where the schedule cannot end.
     """
     begun = time.process_time()
-    if hosts < 1 or nbytes < 1:
-        raise ValueError(f"there must be a host and a byte at least, not {hosts} and {nbytes}")
+    if min(hosts, nbytes, times) < 1:
+        raise ValueError(f"there must be a host, a byte and a time at least, not {hosts}, {nbytes} and {times}")
     if protocol not in cluster.models:
         raise ValueError(f"{cluster.name} has no protocol {protocol!r}; there are {', '.join(cluster.models)}")
     if collective not in COLLECTIVES:
@@ -141,8 +143,9 @@ def simulate(
             raise ValueError(f"{algorithm} {collective} has no symmetry on {hosts} hosts of {cluster.name}")
     if found is None:
         sizes = cut(one, nbytes, dtype, model.tile_bytes, result=result)
+    sizes = dataclasses.replace(sizes, times=times)
     program = compile_lanes(schedule, sizes, found)
-    messages = sizes.tiles * sum(len(op.send) for lane in program.lanes for op in lane.ops)
+    messages = times * sizes.tiles * sum(len(op.send) for lane in program.lanes for op in lane.ops)
     record = Record(program) if recorded and messages <= RECORDED else None
     ways: Ways = network
     if found is not None:
@@ -150,7 +153,7 @@ def simulate(
         ways = Folded(network, found)
     played = play(program, ways, model, record, faults.on(network, nranks) if faults else None)
     moved = COLLECTIVES[collective].total(one.spec.nranks, nbytes)
-    rate = moved / played.time_us / 1000 if played.time_us else 0.0
+    rate = moved / played.round_us / 1000 if played.round_us else 0.0
     return Run(
         cluster.name,
         hosts,
@@ -160,7 +163,7 @@ def simulate(
         protocol,
         channels,
         nbytes,
-        played.time_us,
+        played.round_us,
         rate,
         rate * COLLECTIVES[collective].bus_factor(one.spec.nranks),
         _used(network, played, ways.speed, model.wire),

@@ -17,7 +17,8 @@ class Sizes:
     """``lengths``: the different lengths of pieces, in elements; ``of_piece``: which of them each piece has.
 
     ``element``, ``partial``, ``result``: bytes of an element, of one of an incomplete reduction, and of the result's.
-    ``tile``: elements of the longest message's chunk. ``tiles``: how often a lane runs its steps.
+    ``tile``: elements of the longest message's chunk. ``tiles``: how often a lane runs its steps for a collective,
+    which is made ``times`` times, one after another.
     """
 
     element: int
@@ -27,10 +28,12 @@ class Sizes:
     lengths: tuple[int, ...]
     of_piece: tuple[int, ...]
     result: int
+    times: int = 1
 
     def elements(self) -> list[list[int]]:
         """By length and tile."""
-        return [[max(0, min(self.tile, length - i * self.tile)) for i in range(self.tiles)] for length in self.lengths]
+        tiles = [i * self.tile for i in range(self.tiles)]
+        return [[max(0, min(self.tile, length - begin)) for begin in tiles] * self.times for length in self.lengths]
 
 
 def cut(schedule: Schedule, nbytes: int, dtype: str, tile_bytes: int, equal: bool = False, result: str = "") -> Sizes:

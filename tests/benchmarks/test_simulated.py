@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulated import ALGORITHMS, GOODPUT, Compared, cluster, simulated_us, table
+from benchmarks.simulated import ALGORITHMS, GOODPUT, Compared, cluster, row, simulated_us
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -13,7 +13,7 @@ def test_large_sizes_take_what_the_link_takes(algorithm):
     # Bytes that leave a host: of an all-reduce 2(n-1)/n of the vector; of all-to-all what is for other hosts.
     leaves = nbytes * 2 * 3 / 4 if algorithm != "pxn" else 2 * nbytes * 3 / 4
     least = leaves / (GOODPUT * 1000)
-    assert least < simulated_us(hosts, algorithm, nbytes, 0.0) < 2 * least
+    assert 0.999 * least < simulated_us(hosts, algorithm, nbytes, 0.0) < 2 * least
 
 
 def test_the_latency_makes_small_ones_take_what_was_measured():
@@ -22,9 +22,9 @@ def test_the_latency_makes_small_ones_take_what_was_measured():
     assert cluster(1, small_us).across_us["simple"] > cluster(1, 0.0).across_us["simple"]
 
 
-def test_table():
-    text = table([Compared(4, "ring", "all_reduce", 65536, 200.0, 230.0)])
-    assert text.endswith("| 4 | ring all_reduce | 64 KiB | 200 | 230 | +15% |")
+def test_row():
+    text = row(Compared(4, "ring", "all_reduce", 65536, 200.0, 230.0))
+    assert text == "| 4 | ring all_reduce | 64 KiB | 200 | 230 | +15% |"
 
 
 def test_only_what_leaves_a_host_is_shaped():

@@ -7,7 +7,8 @@ from jaxring.plan.schedule import Schedule, Spec
 from jaxring.simulate.history import Record
 from jaxring.simulate.model import Model
 from jaxring.simulate.network import Network
-from jaxring.simulate.play import Played, play
+from jaxring.simulate.outcome import Played
+from jaxring.simulate.play import play
 from jaxring.simulate.program import compile_lanes
 from jaxring.simulate.tile_sizes import cut
 from jaxring.topology.fabric import Fabric, Link, Vertex, VertexKind

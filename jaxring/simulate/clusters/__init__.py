@@ -125,6 +125,7 @@ def _cluster(name: str, data: dict[str, Any]) -> Cluster:
         multicast_us=float(get("inside", "multicast_us", 0.0)),
         inside_us=numbers.by_protocol("protocol", "inside_us", protocols),
         port=float(get("port", "gigabytes")),
+        burst=float(get("port", "burst", 0.0)),
         attach=float(get("attach", "gigabytes")),
         across_us=numbers.by_protocol("protocol", "across_us", protocols),
         switch_us=float(get("network", "switch_us")),
