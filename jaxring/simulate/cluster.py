@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from jaxring.simulate.network import Network
+from jaxring.simulate.links.network import Network
 from jaxring.topology.fabric import Fabric, Link, Vertex, VertexKind
 
 if TYPE_CHECKING:

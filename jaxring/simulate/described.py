@@ -11,7 +11,7 @@ from jaxring.simulate.model import Model
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jaxring.simulate.network import Network
+    from jaxring.simulate.links.network import Network
 
 # Messages are whole, and cost what their links do.
 WHOLE = Model(tile_bytes=1 << 40)

@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxring.simulate.network import Network
+    from jaxring.simulate.links.network import Network
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

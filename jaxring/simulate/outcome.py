@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from jaxring.simulate.routes import Route
+    from jaxring.simulate.links.routes import Route
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,18 +13,18 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from jaxring.simulate.deadlock import describe
+from jaxring.simulate.links.routes import Routes
+from jaxring.simulate.links.sharing import Flows
+from jaxring.simulate.links.token_buckets import Buckets
 from jaxring.simulate.outcome import Played, of_links, together
 from jaxring.simulate.repeats import Rounds
-from jaxring.simulate.routes import Routes
-from jaxring.simulate.sharing import Flows
-from jaxring.simulate.token_buckets import Buckets
 
 if TYPE_CHECKING:
     from jaxring.simulate.faults import Wrong
     from jaxring.simulate.history import Record
+    from jaxring.simulate.links.routes import Pairs, Route, Ways
     from jaxring.simulate.model import Model
     from jaxring.simulate.program import Program
-    from jaxring.simulate.routes import Pairs, Route, Ways
 
 # Kinds of events.
 _READY, _DONE, _SEND, _MOVED, _ARRIVE, _ACCESS, _FAULT = range(7)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from jaxring.simulate.clusters import AnyCluster
     from jaxring.simulate.faults import Faults
     from jaxring.simulate.groups import Groups
-    from jaxring.simulate.network import Network
-    from jaxring.simulate.routes import Ways
+    from jaxring.simulate.links.network import Network
+    from jaxring.simulate.links.routes import Ways
 
 # Runs of more messages keep no record of each.
 RECORDED = 200_000

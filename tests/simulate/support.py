@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxring.plan.algorithms import build
 from jaxring.plan.schedule import Schedule, Spec
 from jaxring.simulate.history import Record
+from jaxring.simulate.links.network import Network
 from jaxring.simulate.model import Model
-from jaxring.simulate.network import Network
 from jaxring.simulate.outcome import Played
 from jaxring.simulate.play import play
 from jaxring.simulate.program import compile_lanes

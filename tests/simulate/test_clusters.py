@@ -10,7 +10,7 @@ import tomllib
 import pytest
 
 from jaxring.simulate import clusters
-from jaxring.simulate.network import Network
+from jaxring.simulate.links.network import Network
 from jaxring.simulate.run import simulate
 from jaxring.topology.fabric import Fabric, Link, Vertex, VertexKind
 from tests import ROOT

@@ -10,7 +10,7 @@ from jaxring.plan.algorithms import build
 from jaxring.plan.epilogue import with_epilogue
 from jaxring.plan.schedule import Spec
 from jaxring.simulate import program
-from jaxring.simulate.routes import multicast
+from jaxring.simulate.links.routes import multicast
 from jaxring.simulate.tile_sizes import cut
 
 RANKS, ELEMENTS = 4, 1024

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from jaxring.simulate.sharing import Flows
+from jaxring.simulate.links.sharing import Flows
 
 
 def test_two_flows_halve_a_link_and_the_third_takes_the_rest():

@@ -12,8 +12,8 @@ from typing import Any
 from jaxring.plan.protocols import MESSAGES
 from jaxring.simulate.cluster import Cluster
 from jaxring.simulate.described import WHOLE, Described
+from jaxring.simulate.links.network import Network
 from jaxring.simulate.model import Model
-from jaxring.simulate.network import Network
 from jaxring.topology.formats import reading
 
 AnyCluster = Cluster | Described

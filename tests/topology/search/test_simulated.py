@@ -6,8 +6,8 @@ import pytest
 
 from jaxring.plan import trees as steps
 from jaxring.plan.schedule import Spec
+from jaxring.simulate.links.network import Network
 from jaxring.simulate.model import Model
-from jaxring.simulate.network import Network
 from jaxring.topology import xml
 from jaxring.topology.search import gather, trees
 from jaxring.topology.search.usable import usable
