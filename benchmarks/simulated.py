@@ -18,6 +18,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from benchmarks.rows import ITERATIONS, SECONDS, WARMUP, Network
+from jaxring.bench.hosts import burst_bytes
 from jaxring.bench.run import Job, measure
 from jaxring.bench.work import Case
 from jaxring.errors import JaxringError
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RATE = "1gbit"
-# GB/s of data: tbf counts the 1514 bytes of a frame, of which 1448 are data.
-GOODPUT = 0.125 * 1448 / 1514
-# Bytes of data in the bucket of tbf: `bucket_s` of `jaxring.bench.hosts` at this rate.
-BURST = 128 * 1024 * 1448 / 1514
+# tbf counts the 1514 bytes of a frame, of which 1448 are data.
+_DATA = 1448 / 1514
+# GB/s, and bytes in the bucket of tbf.
+GOODPUT, BURST = 0.125 * _DATA, burst_bytes(RATE) * _DATA
 # What is measured is a loop, in which ranks that have ended begin the next one. So many are simulated.
 TIMES = 8
 SIZES = ("64K", "256K", "1M", "4M", "16M", "64M")
@@ -142,7 +143,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     compared: list[Compared] = []
     failed = False
-    small = measured_us(2, "ring", [4])[0]
+    try:
+        small = measured_us(2, "ring", [4])[0]
+    except JaxringError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
     print(f"4 bytes between 2 hosts take {small:.0f} us.\n\n{HEADER}", flush=True)
     for hosts in map(int, given.hosts.split(",")):
         for algorithm in given.algorithms.split(","):

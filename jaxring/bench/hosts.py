@@ -32,6 +32,11 @@ _SEGMENT_BYTES = 128 * 1024
 _IPERF_S, _IPERF_LIMIT_S = 3, 30
 
 
+def burst_bytes(rate: str) -> int:
+    """What a link that is shaped to this rate and was idle passes at once."""
+    return max(_SEGMENT_BYTES, round(_BUCKET_S * bytes_per_second(rate)))
+
+
 def ip(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run `ip`. Raises JaxringError with its error text if it fails and ``check`` is set."""
     done = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True)
@@ -98,11 +103,10 @@ class Hosts:
     @property
     def bucket_s(self) -> float:
         """Seconds of traffic that a link which was idle passes at the machine's speed, before the rate applies."""
-        return max(_BUCKET_S, _SEGMENT_BYTES / bytes_per_second(self._rate)) if self._rate else 0.0
+        return burst_bytes(self._rate) / bytes_per_second(self._rate) if self._rate else 0.0
 
     def _shape(self, name: str, device: str, rate: str, how: str) -> None:
-        burst = max(_SEGMENT_BYTES, round(_BUCKET_S * bytes_per_second(rate)))
-        shape = ["tbf", "rate", rate, "burst", str(burst), "latency", "50ms"]
+        shape = ["tbf", "rate", rate, "burst", str(burst_bytes(rate)), "latency", "50ms"]
         done = subprocess.run(
             ["tc", "-n", name, "qdisc", how, "dev", device, "root", *shape],
             check=False,

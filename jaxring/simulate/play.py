@@ -61,7 +61,8 @@ class Player:
         first = len(ports)
         self.port = [port if port >= 0 else first - 1 - port for port in self.port]
         self.buckets = Buckets(ways.bursts, ways.speed) if ways.bursts else None
-        self.bucket = [next((link for link in route if link in ways.bursts), -1) for route in self.full]
+        shaped = self.full if self.buckets else []
+        self.bucket = [next((link for link in route if link in ways.bursts), -1) for route in shaped]
         count = first + len(connections)
         self.port_free = [0.0] * count  # when the gap after the last message's beginning is over
         self.port_busy = [False] * count
@@ -261,10 +262,10 @@ class Player:
 
     def round_over(self, lane: int, now: float) -> None:
         """Begins the next round where the lane was the last one that it waited for."""
-        waiting = self.rounds.end(lane, now)
+        begin = self.rounds.end(lane, now)
         if self.tile[lane] < self.tiles * self.times:
             pause = self.model.launch + (2 * self.model.barrier if self.program.memory else 0.0)
-            for each in waiting:
+            for each in begin:
                 self.push(now + pause, _READY, each)
             return
         self.finished[lane] = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from jaxring.plan.algorithms import build
 from jaxring.plan.schedule import Schedule, Spec
 from jaxring.simulate.history import Record
@@ -32,11 +34,12 @@ def star(ranks: int, speed: float = SPEED, latency: float = LATENCY / 2) -> Netw
 
 
 def run(
-    schedule: Schedule | Spec, nbytes: int, network: Network, model: Model, recorded: bool = False
+    schedule: Schedule | Spec, nbytes: int, network: Network, model: Model, recorded: bool = False, times: int = 1
 ) -> tuple[Played, Record | None]:
-    """Plays all ranks of an int32 collective."""
+    """Plays all ranks of an int32 collective, made ``times`` times."""
     if isinstance(schedule, Spec):
         schedule = build(schedule)
-    program = compile_lanes(schedule, cut(schedule, nbytes, "int32", model.tile_bytes))
+    sizes = dataclasses.replace(cut(schedule, nbytes, "int32", model.tile_bytes), times=times)
+    program = compile_lanes(schedule, sizes)
     record = Record(program) if recorded else None
     return play(program, network, model, record), record

@@ -6,14 +6,10 @@ import dataclasses
 
 import pytest
 
-from jaxring.plan.algorithms import build
 from jaxring.plan.schedule import Spec
 from jaxring.simulate.clusters import load
 from jaxring.simulate.model import Model
-from jaxring.simulate.play import play
-from jaxring.simulate.program import compile_lanes
 from jaxring.simulate.run import simulate
-from jaxring.simulate.tile_sizes import cut
 from tests.simulate.support import LATENCY, SPEED, mesh, run
 
 MODEL = Model(send_overhead=0.75, recv_overhead=1.25, launch=2.0, tile_bytes=8192)
@@ -23,9 +19,8 @@ SHAPED = dataclasses.replace(ETHERNET, burst=BURST)
 
 
 def rounds(spec, nbytes, network, times, model=MODEL):
-    schedule = build(spec)
-    sizes = dataclasses.replace(cut(schedule, nbytes, "int32", model.tile_bytes), times=times)
-    return play(compile_lanes(schedule, sizes), network, model)
+    played, _ = run(spec, nbytes, network, model, times=times)
+    return played
 
 
 @pytest.mark.parametrize("tiles", [1, 3])
