@@ -65,8 +65,11 @@ class Hosts:
         self._made: list[str] = []
 
     def __enter__(self) -> Self:
-        if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
-            raise JaxringError("Hosts as network namespaces need root, iproute2 and util-linux.")
+        # Debian has `tc` in /usr/sbin, which is not in every PATH.
+        missing = [tool for tool in ("ip", "unshare", *(["tc"] if self._rate else [])) if shutil.which(tool) is None]
+        if missing or os.geteuid() != 0:
+            where = f" PATH has no {', '.join(missing)}." if missing else ""
+            raise JaxringError(f"Hosts as network namespaces need root, iproute2 and util-linux.{where}")
         try:
             self._make()
         except BaseException:

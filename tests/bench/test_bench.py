@@ -129,6 +129,15 @@ def test_two_algorithms_of_ours_take_turns(tmp_path, capsys):
     assert "jaxring:JAXRING_ALGO=direct" in capsys.readouterr().out
 
 
+def test_hosts_say_which_tool_is_missing(tmp_path, monkeypatch):
+    for tool in ("ip", "unshare"):
+        (tmp_path / tool).write_text("#!/bin/sh\n")
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JaxringError, match="PATH has no tc"), Hosts(2, rate="1gbit"):
+        pass
+
+
 @pytest.mark.slow
 @pytest.mark.netns
 def test_pxn_and_direct_between_four_hosts(tmp_path):
