@@ -68,9 +68,6 @@ def with_epilogue(schedule: Schedule, results: Results = Results.APPLIED) -> Sch
 
 def _applied(schedule: Schedule, rank: int) -> tuple[Lane, ...]:
     return tuple(
-        tuple(
-            dataclasses.replace(step, flags=step.flags | Flag.EPILOGUE) if step.flags & Flag.FINAL else step
-            for step in lane
-        )
+        tuple(step._replace(flags=step.flags | Flag.EPILOGUE) if step.flags & Flag.FINAL else step for step in lane)
         for lane in schedule.lanes(rank)
     )

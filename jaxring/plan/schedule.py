@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -82,8 +83,7 @@ class Results(enum.Enum):
     OWN = enum.auto()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(NamedTuple):
     """A rank as a step lists it. ``memory`` peers are addressed directly, others are reached by messages.
 
     As a source, a memory peer's own ``src`` chunk is read; as a destination, its own ``dst`` chunk is written.
@@ -102,8 +102,7 @@ class Chunk:
     index: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One tile of a chunk: from ``recv`` (or the local ``src`` alone) to the local ``dst`` and the peers ``send``."""
 
     kind: Kind
@@ -234,12 +233,7 @@ class Schedule:
         return ScheduleError(f"{self.spec.algorithm} {self.spec.collective} of {self.spec.nranks} ranks: {what}")
 
     def table(self, rank: int) -> Table:
-        """The lanes of one rank as the arrays that the engines read."""
-        rows, begin, peers = self.rows(rank)
-        return Table(np.array(rows, STEP_DTYPE), np.array(begin, np.uint32), np.array(peers, np.int32))
-
-    def rows(self, rank: int) -> tuple[list[tuple[int, ...]], list[int], list[int]]:
-        """The same as lists: steps, where lanes begin, and peers. An absent buffer's chunk is written as 0."""
+        """The lanes of one rank as the arrays that the engines read. An absent buffer's chunk is written as 0."""
         rows: list[tuple[int, ...]] = []
         begin = [0]
         peers: list[int] = []
@@ -267,7 +261,7 @@ class Schedule:
                     )
                 )
             begin.append(len(rows))
-        return rows, begin, peers
+        return Table(np.array(rows, STEP_DTYPE), np.array(begin, np.uint32), np.array(peers, np.int32))
 
     def message_peers(self, rank: int) -> tuple[frozenset[int], frozenset[int]]:
         """The ranks to which ``rank`` sends messages, and those from which it receives them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from jaxring.plan.schedule import Peer, Schedule, Spec, Step
@@ -52,7 +51,7 @@ def joined(schedules: Sequence[Schedule], groups: Groups, nranks: int) -> Schedu
             return tuple(Peer(groups[which][peer.rank], peer.memory) for peer in peers)
 
         return [
-            [dataclasses.replace(step, recv=moved(step.recv), send=moved(step.send)) for step in lane]
+            [step._replace(recv=moved(step.recv), send=moved(step.send)) for step in lane]
             for lane in schedules[which].lanes(at)
         ]
 

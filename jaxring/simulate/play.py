@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from jaxring.simulate.deadlock import describe
+from jaxring.simulate.events import Events
 from jaxring.simulate.links.routes import Routes
 from jaxring.simulate.links.sharing import Flows
 from jaxring.simulate.links.token_buckets import Buckets
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from jaxring.simulate.history import Record
     from jaxring.simulate.links.routes import Pairs, Route, Ways
     from jaxring.simulate.model import Model
-    from jaxring.simulate.program import Program
+    from jaxring.simulate.program import Op, Program
 
 # Kinds of events.
 _READY, _DONE, _SEND, _MOVED, _ARRIVE, _ACCESS, _FAULT = range(7)
@@ -45,7 +46,6 @@ class Player:
         self.at = [0] * len(lanes)
         self.tile = [0] * len(lanes)
         self.finished = [False] * len(lanes)
-        self.pending = [0] * len(lanes)  # 1: what the current step moves by memory has yet to begin; 2: it has begun
         self.routes = Routes(ways, bool(model.multicast))
         self.full: list[Route] = []
         self.limited: list[Route] = []
@@ -79,22 +79,11 @@ class Player:
         # flow -> (connection or -1, lane, the message's number in the record, how much later it arrives)
         self.flow_for: dict[int, tuple[int, int, int, float]] = {}
         self.processor: dict[int, float] = {}
-        # The events of each moment, in the order in which they arose: many ranks do the same at the same moment.
-        self.due: dict[float, list[tuple[int, int, int]]] = {}
-        self.moments: list[float] = []  # a heap
-        self.count = 0
+        self.due = Events()
+        self.count = 0  # events
         self.messages = 0
         self.ended: dict[int, float] = {}  # when the last lane of each rank ended
         self.dead: dict[int, float] = wrong.deaths() if wrong else {}
-
-    def push(self, when: float, kind: int, a: int, b: int = 0) -> None:
-        self.count += 1
-        due = self.due.get(when)
-        if due is None:
-            self.due[when] = [(kind, a, b)]
-            heapq.heappush(self.moments, when)
-        else:
-            due.append((kind, a, b))
 
     def begin(self) -> None:
         """Every rank's first event. Ranks that share memory wait for the last of them."""
@@ -105,21 +94,21 @@ class Player:
                 if rank in starts:
                     starts[rank] = last
         for lane, rank in enumerate(self.rank):
-            self.push(starts[rank] + self.model.launch, _READY, lane)
+            self.due[starts[rank] + self.model.launch].append((_READY, lane, 0))
         if self.wrong:
             for index, (when, _, _) in enumerate(self.wrong.limits()):
-                self.push(when, _FAULT, index)
+                self.due[when].append((_FAULT, index, 0))
 
     def run(self) -> Played:
         self.begin()
         flows = self.flows
         now = 0.0
-        while self.moments:
-            now = heapq.heappop(self.moments)
-            for kind, a, b in self.due[now]:  # what arises at this very moment is appended
-                if kind == _READY:
-                    self.ready(a, now)
-                elif kind == _ARRIVE:
+        due = self.due
+        while due.moments:
+            now = heapq.heappop(due.moments)
+            events = due[now]
+            for kind, a, b in events:  # what arises at this very moment is appended
+                if kind == _ARRIVE:
                     self.arrived[a] += 1
                     if self.record is not None:
                         self.record.arrived(a, now)
@@ -132,6 +121,8 @@ class Player:
                 elif kind == _MOVED:
                     if flows.version[a] == b:
                         self.moved(a, now)
+                elif kind == _READY:
+                    self.ready(a, now)
                 elif kind == _SEND:
                     if a < 0:  # the gap of a port is over
                         queue = self.port_queue[-1 - a]
@@ -140,14 +131,15 @@ class Player:
                     else:
                         self.send(a, b, now)
                 elif kind == _ACCESS:
-                    self.make(a, now)
+                    self.access(a, now)
                 elif self.wrong is not None:
                     _, link, speed = self.wrong.limits()[a]
                     flows.limit(link, speed)
-            del self.due[now]
+            self.count += len(events)
+            del due[now]
             if flows.unsettled:
                 for end, flow in flows.settle(now):
-                    self.push(end, _MOVED, flow, flows.version[flow])
+                    self.due[end].append((_MOVED, flow, flows.version[flow]))
         stuck = [lane for lane in range(len(self.rank)) if not self.finished[lane]]
         if stuck:
             raise describe(self, stuck, now)
@@ -185,7 +177,7 @@ class Player:
                     sent[connection] -= 1
                 if sent[connection] >= slots:
                     if returned:
-                        self.push(returned[0], _READY, lane)
+                        self.due[returned[0]].append((_READY, lane, 0))
                     else:
                         self.writer[connection] = lane
                     return
@@ -202,48 +194,49 @@ class Player:
         if self.record is not None:
             self.record.begin(lane, self.tile[lane], self.at[lane], op, now, start)
         if op.memory:
-            self.pending[lane] = 1
-            self.push(start + busy + model.memory, _ACCESS, lane)
+            self.due[start + busy + model.memory].append((_ACCESS, lane, 0))
         else:
-            self.make(lane, start + busy)
+            self.make(lane, op, elements, start + busy)
 
-    def make(self, lane: int, when: float) -> None:
-        """Moves what crosses by memory, or sends what the step has made by ``when``."""
+    def current(self, lane: int) -> tuple[Op, int]:
+        """The lane's step, and the elements of its chunk."""
         op = self.ops[lane][self.at[lane]]
-        elements = self.elements[op.length][self.tile[lane]]
-        if self.pending[lane] == 1:
-            # A step handles an element of all its sources and destinations at a time, so all advance equally fast: they
-            # are one flow, which takes a link once for each of them that goes over it.
-            self.pending[lane] = 2
-            amount = elements * op.memory_width
-            share = self.model.multicast or 1.0
-            key = (self.rank[lane], op.memory)
-            routes = self.routes.by_memory(*key)
-            self.by_memory[key] = self.by_memory.get(key, 0.0) + amount / share
-            self.flow_for[self.flows.begin(routes[0], amount / share, when)] = (-1, lane, -1, 0.0)
-            return
+        return op, self.elements[op.length][self.tile[lane]]
+
+    def access(self, lane: int, now: float) -> None:
+        """Moves what crosses by memory. A step handles an element of all its sources and destinations at a time, so all
+        advance equally fast: they are one flow, which takes a link once for each of them that goes over it."""
+        op, elements = self.current(lane)
+        amount = elements * op.memory_width / (self.model.multicast or 1.0)
+        key = (self.rank[lane], op.memory)
+        routes = self.routes.by_memory(*key)
+        self.by_memory[key] = self.by_memory.get(key, 0.0) + amount
+        self.flow_for[self.flows.begin(routes[0], amount, now)] = (-1, lane, -1, 0.0)
+
+    def make(self, lane: int, op: Op, elements: int, when: float) -> None:
+        """Sends what the step has made by ``when``."""
         overhead = self.model.send_overhead * (self.wrong.slowed(self.rank[lane]) if self.wrong else 1.0)
         amount = elements * op.send_width
-        for connection in op.send[:-1]:
-            when += overhead
-            self.push(when, _SEND, connection, amount)
         if op.send:
+            for connection in op.send[:-1]:
+                when += overhead
+                self.due[when].append((_SEND, connection, amount))
             when += overhead
-        self.push(when, _DONE, lane, 0)
+        self.due[when].append((_DONE, lane, 0))
 
     def done(self, lane: int, now: float) -> None:
-        op = self.ops[lane][self.at[lane]]
+        op, elements = self.current(lane)
         for connection in op.recv:
             back = now + self.latency[connection]
             writer = self.writer[connection]
             self.returned[connection].append(back)
             if writer >= 0:
                 self.writer[connection] = -1
-                self.push(back, _READY, writer)
+                self.due[back].append((_READY, writer, 0))
         if self.record is not None:
             self.record.end(lane, now)
         if op.send:
-            self.send(op.send[-1], self.elements[op.length][self.tile[lane]] * op.send_width, now)
+            self.send(op.send[-1], elements * op.send_width, now)
         if self.advance(lane, now):
             self.ready(lane, now)
 
@@ -266,7 +259,7 @@ class Player:
         if self.tile[lane] < self.tiles * self.times:
             pause = self.model.launch + (2 * self.model.barrier if self.program.memory else 0.0)
             for each in begin:
-                self.push(now + pause, _READY, each)
+                self.due[now + pause].append((_READY, each, 0))
             return
         self.finished[lane] = True
         self.ended[self.rank[lane]] = now
@@ -294,7 +287,7 @@ class Player:
         wait = self.port_free[port] - now
         if wait > 0:  # the gap is not over
             self.waiting(port).appendleft((connection, amount, number))
-            self.push(now + wait, _SEND, -1 - port)
+            self.due[now + wait].append((_SEND, -1 - port, 0))
             return
         if self.model.gap:
             self.port_free[port] = now + self.model.gap
@@ -312,8 +305,7 @@ class Player:
         connection, lane, number, late = self.flow_for.pop(flow)
         self.flows.end(flow)
         if connection < 0:
-            self.pending[lane] = 0
-            self.make(lane, now)
+            self.make(lane, *self.current(lane), now)
             return
         if self.buckets and self.bucket[connection] >= 0:
             self.buckets.end(self.bucket[connection], now)
@@ -321,7 +313,7 @@ class Player:
             late += self.wrong.delay()
         if self.record is not None:
             self.record.moved(number, now)
-        self.push(now + self.latency[connection] + late, _ARRIVE, connection)
+        self.due[now + self.latency[connection] + late].append((_ARRIVE, connection, 0))
         port = self.port[connection]
         queue = self.port_queue[port]
         if queue:

@@ -1,29 +1,24 @@
-"""Turns the tables of the simulated ranks into lanes whose steps name connections instead of ranks.
+"""Turns the steps of the simulated ranks into lanes whose steps name connections instead of ranks.
 
-The tables are those that the engines read (`Schedule.table`). A connection carries the messages of one lane from one
-rank to another, in order. Where a `Symmetry` is given, only one rank of each class has lanes, and a connection stands
-for all that the symmetry maps onto each other.
+The engines' tables are made of the same steps (`Schedule.table`). A connection carries the messages of one lane from
+one rank to another, in order. Where a `Symmetry` is given, only one rank of each class has lanes, and a connection
+stands for all that the symmetry maps onto each other.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxring.plan.schedule import MEMORY_PEER, Buffer, Flag, Kind, Schedule, ScheduleError
+from jaxring.plan.schedule import Buffer, Flag, Kind, ScheduleError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from jaxring.plan.schedule import Chunk, Peer, Schedule, Step
     from jaxring.simulate.symmetry import Symmetry
     from jaxring.simulate.tile_sizes import Sizes
-
-_INPUT, _OUTPUT, _SCRATCH = int(Buffer.INPUT), int(Buffer.OUTPUT), int(Buffer.SCRATCH)
-_ZERO, _RECV_PARTIAL, _SEND_PARTIAL = int(Flag.ZERO), int(Flag.RECV_PARTIAL), int(Flag.SEND_PARTIAL)
-_EPILOGUE = int(Flag.EPILOGUE)
-_GATHER, _SPREAD = int(Kind.GATHER), int(Kind.SPREAD)
 
 
 class Op(NamedTuple):
@@ -77,15 +72,12 @@ def compile_lanes(schedule: Schedule, sizes: Sizes, symmetry: Symmetry | None = 
     by_memory: set[int] = set()
     ranks: Iterable[int] = range(schedule.spec.nranks) if symmetry is None else symmetry.ranks
     for rank in ranks:
-        steps, begin, peers = schedule.rows(rank)
-        for lane, (first, end) in enumerate(itertools.pairwise(begin)):
-            if first == end:
-                continue
-            reader = _Reader(schedule, sizes, rank, lane, peers, number, symmetry)
-            read = [(op, i) for i in range(end - first) if (op := reader.read(steps[first + i], i))]
+        for lane, steps in enumerate(schedule.lanes(rank)):
+            reader = _Reader(schedule, sizes, rank, lane, number, symmetry)
+            read = [(op, i) for i, step in enumerate(steps) if (op := reader.read(step, i))]
             by_memory |= reader.by_memory
             if read:
-                numbers = range(len(read)) if len(read) == end - first else [number for _, number in read]
+                numbers = range(len(read)) if len(read) == len(steps) else [number for _, number in read]
                 lanes.append(Lane(rank, lane, [op for op, _ in read], numbers))
     domains: dict[int, list[int]] = {}
     placement = schedule.spec.placement
@@ -105,12 +97,11 @@ class _Reader:
         sizes: Sizes,
         rank: int,
         lane: int,
-        peers: list[int],
         number: dict[tuple[int, int, int], int],
         symmetry: Symmetry | None,
     ) -> None:
         self.schedule, self.sizes, self.rank, self.lane = schedule, sizes, rank, lane
-        self.peers, self.number, self.symmetry = peers, number, symmetry
+        self.number, self.symmetry = number, symmetry
         self.scratch: dict[int, int] = {}
         self.by_memory: set[int] = set()
         self.known: dict[Op, Op] = {}
@@ -121,32 +112,30 @@ class _Reader:
             source, target = self.symmetry.canonical(source, target)
         return self.number.setdefault((source, target, self.lane), len(self.number))
 
-    def length(self, buffer: int, chunk: int, number: int) -> int:
-        if buffer == _SCRATCH:
-            if chunk not in self.scratch:
+    def length(self, chunk: Chunk, number: int) -> int:
+        if chunk.buffer is Buffer.SCRATCH:
+            if chunk.index not in self.scratch:
                 raise ScheduleError(
-                    f"rank {self.rank}, lane {self.lane}, step {number}: it reads scratch chunk {chunk} before "
+                    f"rank {self.rank}, lane {self.lane}, step {number}: it reads scratch chunk {chunk.index} before "
                     "anything is written there"
                 )
-            return self.scratch[chunk]
-        return self.sizes.of_piece[chunk % self.schedule.pieces]
+            return self.scratch[chunk.index]
+        return self.sizes.of_piece[chunk.index % self.schedule.pieces]
 
-    def read(self, step: tuple[int, ...], number: int) -> Op | None:
+    def read(self, step: Step, number: int) -> Op | None:
         """None for a step that only fills with zeros, which takes no time."""
-        kind, flags, src, dst, src_chunk, dst_chunk, recv_begin, send_begin, recv_count, send_count = step
-        if flags & _ZERO:
+        kind, src, dst, recv, send, flags, parts = step
+        if flags & Flag.ZERO:
             return None
-        in_memory = dst in (_INPUT, _OUTPUT)
-        if not in_memory and not src:
+        named = dst if dst is not None and (dst.buffer is not Buffer.SCRATCH or src is None) else src
+        if named is None:
             raise ScheduleError(f"rank {self.rank}, lane {self.lane}, step {number}: it names no chunk")
-        length = self.length(dst, dst_chunk, number) if in_memory or not src else self.length(src, src_chunk, number)
-        if dst == _SCRATCH:
-            self.scratch[dst_chunk] = length
-        sources = tuple(self.peers[recv_begin : recv_begin + recv_count])
-        targets = tuple(self.peers[send_begin : send_begin + send_count]) if send_count else ()
-        parts = src_chunk if kind == _SPREAD else 0
+        length = self.length(named, number)
+        if dst is not None and dst.buffer is Buffer.SCRATCH:
+            self.scratch[dst.index] = length
         # All that an Op says of a step.
-        key = (kind, flags, src, dst, length, parts, sources, targets)
+        buffers = src.buffer if src is not None else None, dst.buffer if dst is not None else None
+        key = (kind, flags, *buffers, length, parts, recv, send)
         alike = self.alike.get(key)
         if alike is None:
             op = self._op(*key)
@@ -155,14 +144,14 @@ class _Reader:
 
     def _op(
         self,
-        kind: int,
-        flags: int,
-        src: int,
-        dst: int,
+        kind: Kind,
+        flags: Flag,
+        src: Buffer | None,
+        dst: Buffer | None,
         length: int,
         parts: int,
-        sources: tuple[int, ...],
-        targets: tuple[int, ...],
+        sources: tuple[Peer, ...],
+        targets: tuple[Peer, ...],
     ) -> Op:
         rank = self.rank
         recv: list[int] = []
@@ -170,28 +159,26 @@ class _Reader:
         reads: list[tuple[int, int]] = []
         writes: list[tuple[int, int]] = []
         for peer in sources:
-            other = peer & (MEMORY_PEER - 1)
-            if peer & MEMORY_PEER:
-                reads.append((other, rank))
-            elif other != rank:
-                recv.append(self.connection(other, rank))
+            if peer.memory:
+                reads.append((peer.rank, rank))
+            elif peer.rank != rank:
+                recv.append(self.connection(peer.rank, rank))
         for peer in targets:
-            other = peer & (MEMORY_PEER - 1)
-            if peer & MEMORY_PEER:
-                writes.append((rank, other))
+            if peer.memory:
+                writes.append((rank, peer.rank))
             else:
-                send.append(self.connection(rank, other))
+                send.append(self.connection(rank, peer.rank))
         if reads or writes:
             self.by_memory.add(rank)
         # Whole values are results where a step reads or writes the output, and behind an epilogue.
-        results = src == _OUTPUT or (dst == _OUTPUT and not flags & _EPILOGUE)
+        results = src is Buffer.OUTPUT or (dst is Buffer.OUTPUT and not flags & Flag.EPILOGUE)
         element, partial = self.sizes.result if results else self.sizes.element, self.sizes.partial
-        target = self.sizes.result if flags & _EPILOGUE else element
-        many = len(sources) if kind == _GATHER else 1
-        read = (parts if kind == _SPREAD else max(1, len(sources))) * element
-        if flags & _RECV_PARTIAL:
+        target = self.sizes.result if flags & Flag.EPILOGUE else element
+        many = len(sources) if kind is Kind.GATHER else 1
+        read = (parts if kind is Kind.SPREAD else max(1, len(sources))) * element
+        if flags & Flag.RECV_PARTIAL:
             read += len(recv) * (partial - element)
-        send_width = (partial if flags & _SEND_PARTIAL else target) * many
+        send_width = (partial if flags & Flag.SEND_PARTIAL else target) * many
         width = math.gcd(*(of for of, pairs in ((element, reads), (target, writes)) if pairs)) or element
         memory = reads * (element // width) + writes * (target // width)
         return Op(tuple(recv), tuple(send), tuple(memory), length, send_width, width, read)

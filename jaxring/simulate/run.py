@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import time
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ from jaxring.simulate.program import compile_lanes
 from jaxring.simulate.tile_sizes import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from jaxring.simulate.clusters import AnyCluster
     from jaxring.simulate.faults import Faults
@@ -80,6 +82,19 @@ def schedule_of(spec: Spec) -> Schedule:
     return build_user(spec) if find_user(spec.algorithm) is not None else build(spec)
 
 
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """No cycles of objects arise here, and each collection would look at millions of steps."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_without_collections()
 def simulate(
     cluster: AnyCluster,
     hosts: int,

@@ -103,7 +103,7 @@ def test_pxn_sends_a_message_per_domain_and_none_across_rails(domains: int, widt
         assert {where[peer] for peer in sends} == set(range(domains)) - {where[rank]}
     # What the verifier says of groups that do not fit.
     lanes = {rank: [list(lane) for lane in schedule.lanes(rank)] for rank in range(n)}
-    wrong = dataclasses.replace(lanes[0][0][-1], parts=width - 1)
+    wrong = lanes[0][0][-1]._replace(parts=width - 1)
     lanes[0][0][-1] = wrong
     for broken, said in (
         (dataclasses.replace(schedule, group=1), "gathers"),

@@ -85,7 +85,7 @@ def changed(
         result = [list(steps) for steps in schedule.lanes(which)]
         if which == rank:
             lane, at = next((lane, i) for lane in result for i, step in enumerate(lane) if where(step))
-            lane[at] = replace(lane[at], flags=flags(lane[at].flags))
+            lane[at] = lane[at]._replace(flags=flags(lane[at].flags))
         return result
 
     return replace(schedule, lanes_fn=lanes)
@@ -147,7 +147,7 @@ def test_applied_behind_the_last_fold() -> None:
         verify(Schedule(spec, 1, 1, 0, lanes, results=Results.APPLIED))
 
     def without(rank: int) -> list[list[Step]]:
-        return [[replace(step, flags=step.flags & ~Flag.EPILOGUE) for step in lane] for lane in lanes(rank)]
+        return [[step._replace(flags=step.flags & ~Flag.EPILOGUE) for step in lane] for lane in lanes(rank)]
 
     # The fault is where the value is stored, not what the message is taken for.
     with pytest.raises(

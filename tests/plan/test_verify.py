@@ -31,7 +31,7 @@ def mutate(schedule: Schedule, rank: int, lane: int, change: Callable[[list[Step
 
 def edit(index: int, **fields: object) -> Callable[[list[Step]], None]:
     def change(steps: list[Step]) -> None:
-        steps[index] = replace(steps[index], **fields)
+        steps[index] = steps[index]._replace(**fields)
 
     return change
 
@@ -59,8 +59,8 @@ def test_swapped_sends() -> None:
     def change(steps: list[Step]) -> None:
         # The same receives in the same places, but the two forwarded values the other way round.
         first, second = steps[4], steps[5]
-        steps[4] = replace(first, dst=second.dst)
-        steps[5] = replace(second, dst=first.dst)
+        steps[4] = first._replace(dst=second.dst)
+        steps[5] = second._replace(dst=first.dst)
 
     with pytest.raises(ScheduleError, match="rank 1, lane 0, step 4: piece 1 does not fit output piece 0"):
         verify(mutate(build(RING), 1, 0, change))
@@ -73,8 +73,8 @@ def test_swapped_sends_between_blocks_of_one_length() -> None:
     # The lengths agree, so only the contents tell.
     def change(steps: list[Step]) -> None:
         first, second = steps[1], steps[2]
-        steps[1] = replace(first, dst=second.dst)
-        steps[2] = replace(second, dst=first.dst)
+        steps[1] = first._replace(dst=second.dst)
+        steps[2] = second._replace(dst=first.dst)
 
     with pytest.raises(ScheduleError, match=r"has chunk \d of rank\(s\) \d in output chunk"):
         verify(mutate(build(Spec("all_gather", 4, "ring")), 0, 0, change))

@@ -31,12 +31,15 @@ class Flows:
         self.version: list[int] = []  # counts the changes of rate, so that an outdated end is recognised
         self._free: list[int] = []
         self._changed: set[int] = set()  # links
-        self._fresh: list[int] = []  # flows
+        # Flows that have begun since `settle`: those that were alone on their links then, and the others.
+        self._alone: list[int] = []
+        self._beside: list[int] = []
+        self._rate_alone: dict[Route, float] = {}
 
     @property
     def unsettled(self) -> bool:
         """Whether anything has changed since `settle`."""
-        return bool(self._fresh or self._changed)
+        return bool(self._alone or self._beside or self._changed)
 
     def begin(self, route: Route, amount: float, now: float) -> int:
         """A new flow, without a rate until `settle`. ``route``: the links that can be bottlenecks."""
@@ -51,11 +54,16 @@ class Flows:
             self.rate.append(0.0)
             self.since.append(now)
             self.version.append(0)
-        on = self.on
+        fresh = self._alone
         for link in route:
-            sharing = on[link]
-            sharing[flow] = sharing[flow] + 1 if flow in sharing else 1
-        self._fresh.append(flow)
+            sharing = self.on[link]
+            if flow in sharing:
+                sharing[flow] += 1
+                continue
+            if sharing:
+                fresh = self._beside
+            sharing[flow] = 1
+        fresh.append(flow)
         return flow
 
     def end(self, flow: int) -> None:
@@ -71,39 +79,41 @@ class Flows:
     def limit(self, link: int, speed: float) -> None:
         """The link has another speed from now on; 0: it is broken."""
         self.speed[link] = speed
+        self._rate_alone.clear()
         if self.on[link]:
             self._changed.add(link)
 
     def settle(self, now: float) -> list[tuple[float, int]]:
         """(end, flow) for each flow whose rate has changed. A flow over a broken link has no end."""
-        ends: list[tuple[float, int]] = []
-        joined: set[int] = set()
-        on, speed = self.on, self.speed
-        for flow in self._fresh:
-            route = self.route[flow]
-            rate = math.inf
-            for link in route:
-                sharing = on[link]
-                if len(sharing) > 1:
-                    joined.add(flow)
-                    break
-                rate = min(rate, speed[link] / sharing[flow])
-            else:
-                if not route:
-                    ends.append((now, flow))
-                    continue
-                self.rate[flow] = rate
-                if rate > 0:
-                    ends.append((now + self.left[flow] / rate, flow))
+        joined = set(self._beside)
         for link in self._changed:
             joined.update(self.on[link])
-        self._fresh.clear()
-        self._changed.clear()
+        shared: list[tuple[float, int]] = []
+        settled: set[int] = set()
         while joined:
             flows = self._component(joined.pop())
             joined -= flows
-            ends += self._share(flows, now)
-        return ends
+            settled |= flows
+            shared += self._share(flows, now)
+        ends: list[tuple[float, int]] = []
+        for flow in self._alone:
+            if flow in settled:
+                continue
+            route = self.route[flow]
+            rate = self._rate_alone.get(route)
+            if rate is None:
+                rate = self._rate_alone[route] = self._least(flow)
+            self.rate[flow] = rate
+            if rate > 0:
+                ends.append((now + self.left[flow] / rate, flow))
+        self._alone.clear()
+        self._beside.clear()
+        self._changed.clear()
+        return ends + shared
+
+    def _least(self, flow: int) -> float:
+        """The rate of a flow that is alone on its links."""
+        return min((self.speed[link] / self.on[link][flow] for link in self.route[flow]), default=math.inf)
 
     def _component(self, start: int) -> set[int]:
         flows, stack, links = {start}, [start], set[int]()
