@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -48,10 +49,14 @@ def extent(region: Region) -> tuple[int, ...]:
 
 
 def _within(parts: Parts, outer: Region, region: Region) -> np.ndarray:
-    # With an ellipsis the part of an array of no dimensions is an array, too.
-    index: Any = (*(slice(a - c, b - c) for (a, b), (c, _) in zip(region, outer, strict=True)), ...)
-    part: np.ndarray = parts[outer][index]
+    part: np.ndarray = parts[outer][_index(outer, region)]
     return part
+
+
+@functools.lru_cache(maxsize=4096)
+def _index(outer: Region, region: Region) -> Any:
+    # With an ellipsis the part of an array of no dimensions is an array, too.
+    return (*(slice(a - c, b - c) for (a, b), (c, _) in zip(region, outer, strict=True)), ...)
 
 
 class Copier:
@@ -59,12 +64,12 @@ class Copier:
 
     def __init__(self, routes: Routes, held: Sequence[Parts], results: Sequence[Parts]) -> None:
         self._routes, self._held, self._results = routes, held, results
-        # NumPy copies without the interpreter's lock.
-        self._pool = concurrent.futures.ThreadPoolExecutor(_WORKERS)
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
 
     def close(self) -> None:
         """Ends the threads."""
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def local(self, process: int) -> None:
         """What the process has and needs; a part that is in no result stays where it is."""
@@ -104,9 +109,12 @@ class Copier:
         if len(tasks) <= 2 or _WORKERS == 1:
             for task in tasks:
                 _copy_all(task)
-        else:
-            for _ in self._pool.map(_copy_all, tasks):
-                pass
+            return
+        if self._pool is None:
+            # NumPy copies without the interpreter's lock.
+            self._pool = concurrent.futures.ThreadPoolExecutor(_WORKERS)
+        for _ in self._pool.map(_copy_all, tasks):
+            pass
 
 
 def _places(blocks: Iterable[Block], part: Any) -> Iterator[tuple[int, np.ndarray]]:

@@ -72,10 +72,11 @@ def move(
         for each, program in zip(facts, plan.programs, strict=True)
     ]
     # A process without a part of an array has none of the result either, where a program moves it.
-    results = [
-        program.run(array, may_alias) if program is not None and each.source.addressable_devices else each.absent
-        for each, array, program in zip(facts, arrays, programs, strict=True)
-    ]
+    results: list[Any] = [None] * len(facts)
+    for number, program in enumerate(programs):
+        if program is not None:
+            here = facts[number].source.addressable_devices
+            results[number] = program.run(arrays[number], may_alias) if here else facts[number].absent
     rest = [number for number, program in enumerate(programs) if program is None]
     if rest:
         moved = rounds.move([facts[n] for n in rest], [arrays[n] for n in rest], round_bytes, timeout, may_alias)

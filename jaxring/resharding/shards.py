@@ -6,23 +6,52 @@ what a program gets, have to have the default layout and the sharding's memory k
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental.layout import Format, Layout
 
-from jaxring.resharding.transfer_routes import within
+from jaxring.resharding.transfer_routes import Region, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from jaxring.resharding.facts import Facts
 
 
-def in_default_layout(shard: Any) -> bool:
-    """Whether its elements lie in the order of its indices."""
-    return bool(shard.format.layout.major_to_minor == tuple(range(shard.ndim)))
+class Shard(NamedTuple):
+    """One of an array, on this process's device ``device``. ``plain``: its elements lie in the order of its indices."""
+
+    device: Any
+    region: Region
+    data: jax.Array
+    plain: bool
+
+
+@functools.lru_cache(maxsize=256)
+def regions(sharding: Any, shape: tuple[int, ...]) -> Mapping[Any, Region]:
+    """Of which region each of this process's devices has the shard."""
+    here = sharding.addressable_devices_indices_map(shape)
+    return {device: within(index, shape) for device, index in here.items()}
+
+
+def of(array: Any) -> list[Shard]:
+    """The shards that this process has; none of what stands for an array in a process without a part of it."""
+    if not isinstance(array, jax.Array):
+        return []
+    known, order = regions(array.sharding, array.shape), tuple(range(array.ndim))
+    found = []
+    for shard in array.addressable_shards:
+        data: Any = shard.data
+        found.append(Shard(shard.device, known[shard.device], data, data.format.layout.major_to_minor == order))
+    return found
 
 
 def by_device(array: Any) -> dict[Any, jax.Array]:
     """The shards of this process's devices, in the default layout, by whose device they are on."""
-    return {shard.device: _default(shard.data) for shard in array.addressable_shards}
+    return {shard.device: _default(shard) for shard in of(array)}
 
 
 def copied(shard: jax.Array) -> Any:
@@ -30,30 +59,25 @@ def copied(shard: jax.Array) -> Any:
     return jax.device_put(shard, shard.sharding, may_alias=False)
 
 
-def on_the_host(shard: jax.Array) -> np.ndarray:
+def on_the_host(shard: Shard) -> np.ndarray:
     """What NumPy sees of it: on CPUs its own memory, or a copy where its elements lie otherwise than NumPy's would."""
-    if not in_default_layout(shard) or shard.dtype.isbuiltin != 1:
+    data = shard.data
+    if not shard.plain or data.dtype.isbuiltin != 1:
         # A copy stays with the object that was asked for it, which is not to be the operand's.
-        shard = jax.make_array_from_single_device_arrays(shard.shape, shard.sharding, [shard])
-    return np.asarray(shard)
+        data = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
+    return np.asarray(data)
 
 
-def that_stay(array: Any, target: Any) -> dict[Any, jax.Array]:
-    """Those that a result with sharding ``target`` can have as they are, by device."""
-    if not isinstance(array, jax.Array) or array.sharding.memory_kind != target.memory_kind:
+def that_stay(shards: Iterable[Shard], array: Facts) -> dict[Any, jax.Array]:
+    """Those that the result can have as they are, by device."""
+    if array.source.memory_kind != array.target.memory_kind:
         return {}
-    wanted = target.addressable_devices_indices_map(array.shape)
-    return {
-        shard.device: shard.data
-        for shard in array.addressable_shards
-        if shard.device in wanted
-        and within(wanted[shard.device], array.shape) == within(shard.index, array.shape)
-        and in_default_layout(shard.data)
-    }
+    wanted = regions(array.target, array.shape)
+    return {shard.device: shard.data for shard in shards if shard.plain and wanted.get(shard.device) == shard.region}
 
 
-def _default(shard: Any) -> Any:
-    if in_default_layout(shard):
-        return shard
-    order: Any = Layout(tuple(range(shard.ndim)))
-    return jax.device_put(shard, Format(order, shard.sharding))
+def _default(shard: Shard) -> Any:
+    if shard.plain:
+        return shard.data
+    order: Any = Layout(tuple(range(shard.data.ndim)))
+    return jax.device_put(shard.data, Format(order, shard.data.sharding))
