@@ -238,7 +238,6 @@ class _Link(NamedTuple):
     busy: float  # share of the time
     seconds: float
     nbytes: int
-    ns: int
 
 
 def _link(samples: Sequence[Sample], begin: int) -> _Link | None:
@@ -250,19 +249,23 @@ def _link(samples: Sequence[Sample], begin: int) -> _Link | None:
         return None
     mine = [sample for sample in last if sample.link_peer == peer and sample.link_ns > 0]
     nbytes, ns = sum(each.link_bytes for each in mine), sum(each.link_ns for each in mine)
+    # Single samples are far too slow where the kernel had no CPU for acknowledgements, or far too fast.
+    rate = _lower_median([each.link_bytes / each.link_ns for each in mine]) * _NS
     # The first one tells what happened since the one before it.
     span = (mine[-1].at - mine[0].at) * times / (times - 1)
-    return _Link(peer, nbytes / ns * _NS, ns / span, span / _NS, nbytes, ns) if span > 0 else None
+    return _Link(peer, rate, ns / span, span / _NS, nbytes) if span > 0 else None
 
 
 def _slow_for(samples: Sequence[Sample], peer: int, rate: float) -> float:
-    """For how many seconds the connection has carried less than ``rate`` bytes a second."""
+    """For how many seconds the connection has carried less than ``rate`` bytes a second; a single sample says less."""
     mine = [each for each in samples if each.link_peer == peer and each.link_ns > 0]
-    since = mine[-1].at
+    since, faster = mine[-1].at, 0
     for each in reversed(mine):
-        if each.link_bytes / each.link_ns * _NS > rate:
+        faster = faster + 1 if each.link_bytes / each.link_ns * _NS > rate else 0
+        if faster > 1:
             break
-        since = each.at
+        if not faster:
+            since = each.at
     return (mine[-1].at - since) / _NS
 
 
@@ -301,22 +304,13 @@ def _slow_links(
         if name in hosts:
             slow_hosts.add(hosts[name])
         executions = max(1, round(link.seconds * _NS / period))
-        lost = (link.ns - link.nbytes / rate * _NS) / executions
+        lost = link.nbytes * (1 / link.rate - 1 / rate) * _NS / executions
         why = (
             f"its connection to process {link.peer} carries {_megabytes(link.rate)} MB/s while it sends, those of "
             f"others {_megabytes(rate)} MB/s."
         )
-        yield Straggler(
-            name,
-            call,
-            "network",
-            why,
-            lost / 1e3,
-            0.0,
-            executions,
-            executions,
-            _slow_for(samples[name], link.peer, rate / _SLOWER),
-        )
+        seconds = _slow_for(samples[name], link.peer, rate / _SLOWER)
+        yield Straggler(name, call, "network", why, lost / 1e3, 0.0, executions, executions, seconds)
 
 
 def _megabytes(rate: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -116,6 +117,27 @@ def test_a_slow_connection_is_named():
     # All alike, or seldom busy: nobody's fault.
     assert not find(executions(20), samples(link=dict.fromkeys(PROCESSES, slow)))
     assert not find(executions(20), samples(link={**link, "process 2": (3, 5_000_00, 40 * MS)}))
+
+
+def test_a_connection_is_as_fast_as_in_most_samples():
+    """Measured, in bytes and us: a connection to a process that was asleep, whose kernel had no CPU for
+    acknowledgements in two of the samples; and one over 100 Mbit/s, of which the kernel said a far higher rate once."""
+    usual = {name: ((p + 1) % 4, 11_000_000, 14 * MS) for p, name in enumerate(PROCESSES)}
+    asleep = [(10_749_544, 10_690), (9_206_944, 9_560), (8_659_024, 112_000), (10_981_224, 92_000), (9_176_440, 7_130)]
+    slow = [(3_146_208, 244_000), (1_829_400, 18_860), (3_408_392, 272_000), (2_884_024, 236_000)]
+    slow += [(5_219_936, 432_000), (2_245_552, 180_000), (3_360_416, 272_000)]
+    given = executions(20, {"process 0": 150 * MS}, period=300 * MS)
+    for measured, named in ((asleep, ["process 0"]), (slow, ["process 0", "process 3"])):
+        spent = samples(link=usual, until=6000 * MS)
+        spent["process 3"] = [
+            each._replace(link_peer=0, link_bytes=nbytes, link_ns=us * 1000)
+            for each, (nbytes, us) in zip(spent["process 3"], itertools.cycle(measured), strict=False)
+        ]
+        found = find(given, spent)
+        assert sorted(each.process for each in found) == named
+    (network,) = (each for each in found if each.cause == "network")
+    assert "carries 12.5 MB/s while it sends" in network.why
+    assert network.seconds == pytest.approx(6.0)
 
 
 def test_three_at_once_are_named_each_with_its_cause():

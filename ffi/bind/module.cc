@@ -189,6 +189,9 @@ NB_MODULE(_native, m) {
         "Says that a program with these specs has been compiled: calls that are instantiated later belong to others.");
   m.def("counters", &Counters, "What the engine has counted so far.");
   m.def(
+      "set_in_other_hosts", [](size_t count) { Running().workers().waits().SetInOtherHosts(count); }, nb::arg("count"),
+      "How many processes run on this one's CPUs that count as other hosts, as those of other containers do.");
+  m.def(
       "wait_policy", [] { return Running().workers().waits().current().Describe(); },
       "How threads wait at the moment, such as \"poll for 300 us, ..., then sleep\".");
   BindRecords(m);

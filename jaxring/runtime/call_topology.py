@@ -12,7 +12,7 @@ from jaxring.topology import calibration
 from jaxring.world import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from jaxring.plan.profile import Profile
     from jaxring.world.job_world import World
@@ -48,6 +48,12 @@ def of_ranks(processes: Sequence[int], world: World | None) -> CallTopology:
         "rdma" if kinds else "tcp",
         _profile(list(infos.values())),
     )
+
+
+def in_other_hosts(processes: Iterable[int], world: World) -> set[int]:
+    """Those that run on this process's processors and count as other hosts, as those of other containers do."""
+    own, infos = world.own, [world.info(process) for process in set(processes)]
+    return {info.index for info in infos if info.host_id != own.host_id and info.shares_processors(own)}
 
 
 def _profile(infos: list[identity.ProcessInfo]) -> Profile:

@@ -45,12 +45,15 @@ class Planner:
         # not counted per group, because a process has ranks of different groups at different sites.
         self._askers: dict[tuple[int, str, int], list[int]] = collections.defaultdict(list)
         self._log = CommunicatorLog()
+        # By epoch: processes on this one's processors that count as other hosts, as those of other containers do.
+        self._in_other_hosts: dict[int, set[int]] = collections.defaultdict(set)
 
     def forget(self) -> None:
         """Another job begins, whose epochs and devices are counted anew."""
         self._exchanged.clear()
         self._askers.clear()
         self._log.forget()
+        self._in_other_hosts.clear()
 
     def asks_peers(self, request: _native.PlanRequest) -> bool:
         """Whether planning waits for other processes to reach the same call."""
@@ -70,8 +73,13 @@ class Planner:
         root = ranks.index(spec.root) if spec.root in ranks else 0
         world = self._job.join(membership) if any(p.process != process for p in placement) else None
         collective = spec.facts.schedules_of
-        topology = call_topology.of_ranks([place.process for place in placement], world)
+        processes = [place.process for place in placement]
+        topology = call_topology.of_ranks(processes, world)
         hosts = topology.hosts
+        if world is not None:
+            near = self._in_other_hosts[membership.epoch]
+            near |= call_topology.in_other_hosts(processes, world)
+            _native.set_in_other_hosts(len(near))
         nbytes = spec.operand_bytes(len(placement))
         ragged, half = spec.facts.ragged, spec.half
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.

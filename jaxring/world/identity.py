@@ -26,6 +26,7 @@ MAX_ADDRESSES = 64
 MAX_INFO_BYTES = 16384
 MAX_RDMA_PORTS = 64
 MAX_PROCESSORS = 8192
+UNKNOWN_KERNEL = "0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +37,8 @@ class ProcessInfo:
     `pid` is valid inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
     `rdma_ports` are the kind and name of each of its active RDMA ports (see `jaxring.topology.rdma`), which its
     channels take in this order. `processors` is the bit mask, in hexadecimal digits, of the processors that it may run
-    on. `profile` is the digest of the profile by which it prices schedules (see `jaxring.topology.calibration`),
-    `order` that of its order of hosts (see `jaxring.topology.order`).
+    on, `kernel` the digest of its kernel's boot id. `profile` is the digest of the profile by which it prices schedules
+    (see `jaxring.topology.calibration`), `order` that of its order of hosts (see `jaxring.topology.order`).
     """
 
     index: int
@@ -49,6 +50,7 @@ class ProcessInfo:
     addresses: tuple[tuple[str, str, int], ...]
     rdma_ports: tuple[tuple[str, str], ...]
     processors: str
+    kernel: str
     profile: str
     order: str
     settings: str
@@ -61,6 +63,12 @@ class ProcessInfo:
     def rdma(self) -> tuple[str, ...]:
         """The kinds of its RDMA ports, each once, in their order."""
         return tuple(dict.fromkeys(kind for kind, _ in self.rdma_ports))
+
+    def shares_processors(self, other: ProcessInfo) -> bool:
+        """Whether both may run on the same processor, also where they are in containers that count as hosts."""
+        if self.kernel == UNKNOWN_KERNEL or self.kernel != other.kernel:
+            return False
+        return int(self.processors, 16) & int(other.processors, 16) != 0
 
     def interfaces(self) -> int:
         """How many interfaces it listens on."""
@@ -93,6 +101,7 @@ class ProcessInfo:
             addresses=tuple(_address(entry) for entry in addresses),
             rdma_ports=tuple(_port(entry) for entry in ports),
             processors=_hexadecimal(raw["processors"], "processors", MAX_PROCESSORS // 4),
+            kernel=_hexadecimal(raw["kernel"], "kernel", 16),
             profile=_hexadecimal(raw["profile"], "profile", 16),
             order=_hexadecimal(raw["order"], "order", 16),
             settings=wire.text(raw["settings"], "settings", 2048),
@@ -136,16 +145,24 @@ def host_id(override: str = "") -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _kernel_names() -> list[str]:
+def _boot_id() -> str:
     try:
-        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
-        boot = ""
+        return ""
+
+
+def _kernel() -> str:
+    boot = _boot_id()
+    return hashlib.sha256(boot.encode()).hexdigest()[:16] if boot else UNKNOWN_KERNEL
+
+
+def _kernel_names() -> list[str]:
     try:
         shm = str(pathlib.Path("/dev/shm").stat().st_dev)
     except OSError:
         shm = ""
-    return [boot, shm, str(namespace("net"))]
+    return [_boot_id(), shm, str(namespace("net"))]
 
 
 def namespace(kind: str) -> int:
@@ -185,6 +202,7 @@ def describe_self(
         addresses=tuple(addresses),
         rdma_ports=rdma_ports[:MAX_RDMA_PORTS],
         processors=f"{sum(1 << cpu for cpu in os.sched_getaffinity(0) if cpu < MAX_PROCESSORS):x}",
+        kernel=_kernel(),
         profile=profile,
         order=order,
         settings=settings,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 
 import pytest
@@ -50,6 +51,19 @@ def test_four_processes_of_one_host_take_shared_memory(tmp_path):
         for result in finish(job):
             assert transports(result)[:2] == [["shm"]] * 2, str(result)
             assert not {"tcp", "memory", "shm+tcp"} & logged(result), str(result)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_hosts_that_share_a_cpu_yield_it_to_each_other(tmp_path, together):
+    """As containers do that share a machine."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if not together and len(cpus) == 1:
+        pytest.skip("there is one CPU only")
+    with hosts(2) as made, Job(tmp_path) as job:
+        made.start(job, [WORKER, "crowd"], [0, 1], CPU_OF=json.dumps([cpus[0], cpus[0] if together else cpus[-1]]))
+        for result in finish(job):
+            (line,) = (line for line in result.out.splitlines() if line.startswith("waits "))
+            assert ("yield after 2 polls" in line) == together, line
 
 
 @pytest.mark.slow

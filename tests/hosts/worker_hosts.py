@@ -9,10 +9,14 @@ import socket
 import sys
 import time
 
+if cpus := os.environ.get("CPU_OF"):  # before any thread of ours begins
+    os.sched_setaffinity(0, {json.loads(cpus)[int(os.environ["JAX_PROCESS_ID"])]})
+
 import jax
 import numpy as np
 
 import jaxring
+import jaxring._native as _native
 from jaxring.errors import JoinError
 from jaxring.runtime import service
 from jaxring.world import job_world
@@ -78,6 +82,15 @@ def pxn() -> None:
             run = over(mesh, lambda x, how=algorithm: jaxring.all_to_all(x, AXIS, 0, 0, tiled=True, algorithm=how))
             check(run(put(mesh, a)), a.reshape(n, n, -1).swapaxes(0, 1).reshape(n, -1), (length, algorithm))
     assert {plan.algorithm for plan in jaxring.plans() if plan.collective == "all_to_all"} == {"pxn", "direct"}
+
+
+def crowd() -> None:
+    """Says how threads of this process wait once it knows the others."""
+    mesh = start()
+    meet(mesh)
+    time.sleep(0.2)  # the engine looks every 50 ms
+    say("waits " + _native.wait_policy())
+    meet(mesh)
 
 
 def messages() -> None:

@@ -33,6 +33,16 @@ def test_processes_count_the_processors_that_they_share_once():
     assert processors(some) == 4
 
 
+def test_processes_of_containers_on_one_machine_may_share_processors():
+    one = dataclasses.replace(INFO, processors="3")
+    other = dataclasses.replace(one, host_id="another", processors="6")
+    assert one.shares_processors(other)
+    assert not one.shares_processors(dataclasses.replace(other, processors="c"))
+    assert not one.shares_processors(dataclasses.replace(other, kernel="1"))
+    unknown = dataclasses.replace(one, kernel="0")
+    assert not unknown.shares_processors(unknown)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -56,6 +66,7 @@ def test_processes_count_the_processors_that_they_share_once():
         ("processors", "0x1"),
         ("processors", "f" * 2049),
         ("processors", 3),
+        ("kernel", ""),
         ("settings", 5),
         ("version", "v" * 65),
     ],

@@ -75,9 +75,10 @@ void ResourceSampler::AddSlowestLink(const Links& links) {
     const auto known = sent_.find(key);
     if (known == sent_.end()) continue;
     SendTotals& sum = by_peer[key.first];
-    sum.bytes += std::max<int64_t>(0, totals.bytes - known->second.bytes);
+    const SendTotals since = Between(known->second, totals);
+    sum.bytes += since.bytes;
     // Channels to a peer send at the same time.
-    sum.busy_ns = std::max(sum.busy_ns, totals.busy_ns - known->second.busy_ns);
+    sum.busy_ns = std::max(sum.busy_ns, since.busy_ns);
   }
   for (const auto& [peer, sum] : by_peer) {
     if (sum.bytes < kBulkBytes || sum.busy_ns <= 0) continue;

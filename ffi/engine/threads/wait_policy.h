@@ -33,11 +33,17 @@ class WaitPolicies {
  public:
   WaitPolicies(WaitPolicy::Duration spin, WaitPolicy::Duration patience);
   // Chooses by how many other processes of this host there are that may wait. Any thread may read meanwhile.
-  void Choose(size_t others) { current_.store(others >= processors_ ? &crowded_ : &usual_, std::memory_order_relaxed); }
+  void Choose(size_t others) {
+    others += in_other_hosts_.load(std::memory_order_relaxed);
+    current_.store(others >= processors_ ? &crowded_ : &usual_, std::memory_order_relaxed);
+  }
+  // How many processes run on these CPUs that count as other hosts, as those of other containers do.
+  void SetInOtherHosts(size_t count) { in_other_hosts_.store(count, std::memory_order_relaxed); }
   const WaitPolicy& current() const { return *current_.load(std::memory_order_relaxed); }
 
  private:
   const size_t processors_;
+  std::atomic<size_t> in_other_hosts_{0};
   // `crowded_`: more processes than CPUs.
   const WaitPolicy usual_, crowded_;
   std::atomic<const WaitPolicy*> current_;

@@ -84,6 +84,13 @@ CASE("the policy of a crowded host holds while it is crowded") {
         "poll for 3000 us, with a yield after 2 polls unless all on the CPU wait for the same, then sleep");
   waits.Choose(cpus - 1);
   CHECK_EQ(waits.current().polls, usual.polls);
+  // Containers are hosts of their own, and may run on the same CPUs.
+  waits.SetInOtherHosts(1);
+  waits.Choose(cpus - 1);
+  CHECK(waits.current().polls < usual.polls);
+  waits.SetInOtherHosts(0);
+  waits.Choose(cpus - 1);
+  CHECK_EQ(waits.current().polls, usual.polls);
 }
 
 CASE("what is sent first") {

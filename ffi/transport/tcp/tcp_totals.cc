@@ -34,6 +34,7 @@ bool GetTcpTotals(int fd, SendTotals* totals) {
   // Microseconds.
   const auto busy = static_cast<int64_t>(info.tcpi_busy_time), full = static_cast<int64_t>(info.tcpi_rwnd_limited);
   totals->busy_ns = std::max<int64_t>(0, busy - full) * 1000;
+  totals->rate = static_cast<int64_t>(info.tcpi_delivery_rate);
   return true;
 }
 
