@@ -69,15 +69,16 @@ demo: $(BUILT) ## train a language model data parallel with jaxring, then with l
 	@jaxring run -n 4 --devices-per-process 2 --output rank0 examples/train_lm.py --plot out/loss.png $(DEMO_ARGS)
 
 test: PYTEST_MARKS = -m "not slow"
-test: lint checked-and-built native-test pytest ## lint, formatting, types, native tests, Python tests but for those of many ranks
+test: NATIVE = engine_tests
+test: lint checked-and-built native-test pytest ## lint, formatting, types, tests, but for those of many ranks and of the GPU kernels by themselves
 	$(SAY) "all tests passed"
 
-test-all: lint checked-and-built native-test pytest ## the same with all Python tests
+test-all: lint checked-and-built native-test pytest ## the same with all tests
 	$(SAY) "all tests passed"
 
 # mypy takes one core for half a minute, in which the others compile.
 checked-and-built: $(BUILT)
-	@$(MAKE) --no-print-directory -j2 types native-build
+	@$(MAKE) --no-print-directory -j2 types native-build NATIVE=$(NATIVE)
 
 lint: $(ENVIRONMENT) ## ruff, clang-format and spelling, without changing files
 	$(SAY) "lint and format"
@@ -162,12 +163,16 @@ newest: ## install the newest jax in .venv-newest, run these tests with it, and 
 	@$(MAKE) pytest-versions VENV=.venv-newest JAX= PYTEST_ARGS="--junitxml=build/newest.xml $(PYTEST_ARGS)" || true
 	@.venv-newest/bin/python tools/newest.py build/newest.xml
 
-native-build: $(BUILT)
-	@cmake --build $(BUILD) --target native_tests
+# engine_tests: those of the engine and of the CUDA engine's host half; native_tests: those of the kernels, too.
+NATIVE = native_tests
 
-native-test: native-build $(SCHEDULES) ## the engine's C++ tests
+native-build: $(BUILT)
+	@cmake --build $(BUILD) --target $(NATIVE)
+
+native-test: native-build $(SCHEDULES) ## the engine's C++ tests, and those of the GPU kernels
 	$(SAY) "native tests"
-	@ctest -j $$(($(JOBS) + 2)) --test-dir $(BUILD) -LE ptx --output-on-failure --no-tests=error
+	@ctest -j $$(($(JOBS) + 2)) --test-dir $(BUILD) -LE 'ptx$(if $(filter engine_tests,$(NATIVE)),|kernels)' \
+	  --output-on-failure --no-tests=error $(CTEST_ARGS)
 	@if ctest --test-dir $(BUILD) -N -R '^kernels_without_avx$$' | grep -x 'Total Tests: 0' >/dev/null; then \
 	  echo "Without the test on a CPU without AVX: it needs x86-64 and qemu-x86_64 (Debian: qemu-user)."; fi
 
