@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxring.plan.algorithms import ALGORITHMS, custom
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
-from jaxring.plan.schedule import Schedule, ScheduleError, Spec, Step
+from jaxring.plan.schedule import Peer, Schedule, ScheduleError, Spec, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -117,18 +117,25 @@ def _lanes(algorithm: UserAlgorithm, spec: Spec, rank: int) -> tuple[tuple[Step,
     if lanes is None:
         raise ScheduleError(f"{call} must return a sequence of lanes, each a sequence of steps, not {made!r:.100}")
     for number, lane in enumerate(lanes):
-        if not isinstance(lane, tuple):
+        if not isinstance(lane, tuple) or isinstance(lane, Step):
             raise ScheduleError(f"{call}: lane {number} must be a sequence of steps, such as [step], not {lane!r:.100}")
         for place, step in enumerate(lane):
             if not isinstance(step, Step):
                 raise ScheduleError(
                     f"{call}: step {place} of lane {number} must be a jaxring.plan.schedule.Step, not {step!r:.100}"
                 )
+            for peers in (step.recv, step.send):
+                if not _listed(peers) or not all(isinstance(peer, Peer) for peer in peers):
+                    raise ScheduleError(
+                        f"{call}: step {place} of lane {number} must have tuples of jaxring.plan.schedule.Peer as recv "
+                        f"and send, such as (peer,), not {peers!r:.100}"
+                    )
     return lanes
 
 
 def _listed(value: object) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, str)
+    # A step and a peer are tuples, too.
+    return isinstance(value, Iterable) and not isinstance(value, str | Step | Peer)
 
 
 @contextlib.contextmanager

@@ -109,6 +109,10 @@ def no_step(spec: Spec, rank: int) -> list[list[str]]:
     return [["MOVE"]]
 
 
+def no_peers(spec: Spec, rank: int) -> list[list[Step]]:
+    return [[step._replace(send=step.send[0]) if step.send else step for step in lane] for lane in chain(spec, rank)]  # type: ignore[arg-type]
+
+
 def nothing(spec: Spec, rank: int) -> None:
     return None
 
@@ -126,6 +130,7 @@ def too_many(spec: Spec, rank: int) -> list[list[Step]]:
     [
         (no_lane, r"lanes\(spec, 0\) of algorithm 'test_no_lane': lane 0 must be a sequence of steps"),
         (no_step, r"algorithm 'test_no_step': step 0 of lane 0 must be a jaxring.plan.schedule.Step, not 'MOVE'"),
+        (no_peers, r"test_no_peers': step 0 of lane 0 must have tuples of .*, such as \(peer,\), not Peer\(rank=1, "),
         (nothing, r"algorithm 'test_nothing' must return a sequence of lanes, .* not None"),
         (too_many, r"test_too_many all_reduce of 3 ranks: rank 0 has 2 lanes, but the schedule declares 1"),
     ],
