@@ -117,7 +117,7 @@ def _lanes(algorithm: UserAlgorithm, spec: Spec, rank: int) -> tuple[tuple[Step,
     if lanes is None:
         raise ScheduleError(f"{call} must return a sequence of lanes, each a sequence of steps, not {made!r:.100}")
     for number, lane in enumerate(lanes):
-        if not isinstance(lane, tuple) or isinstance(lane, Step):
+        if not _listed(lane):
             raise ScheduleError(f"{call}: lane {number} must be a sequence of steps, such as [step], not {lane!r:.100}")
         for place, step in enumerate(lane):
             if not isinstance(step, Step):

@@ -22,3 +22,7 @@ class Events(dict[float, list[Event]]):
         heapq.heappush(self.moments, moment)
         events = self[moment] = []
         return events
+
+    def next_moment(self) -> float:
+        """Takes the earliest moment off the heap; its list stays."""
+        return heapq.heappop(self.moments)

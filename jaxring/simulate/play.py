@@ -7,7 +7,6 @@ message after the other, and gives its sources' slots back. Ranks that share mem
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import deque
 from typing import TYPE_CHECKING
@@ -105,7 +104,7 @@ class Player:
         now = 0.0
         due = self.due
         while due.moments:
-            now = heapq.heappop(due.moments)
+            now = due.next_moment()
             events = due[now]
             for kind, a, b in events:  # what arises at this very moment is appended
                 if kind == _ARRIVE:
