@@ -132,7 +132,7 @@ def test_ci_traces_and_compiles_with_the_newest_jax_on_the_python_before_too(tmp
 
 
 @pytest.mark.parametrize("tested", PAIRS[:1])
-def test_the_turns_of_ci_are_all_of_it_and_two_have_half_of_the_slow_tests_each(tested, tmp_path):
+def test_the_turns_of_ci_are_all_of_it_and_three_have_a_third_of_the_slow_tests_each(tested, tmp_path):
     def comparable(call):
         """Which tests and whether lines are counted aside; a lane beside may print at any time."""
         return " ".join(re.sub(r"COVERAGE=\w+ |--slow-share \S+ |-m '[^']*sampled' ", "", call).split())
@@ -151,7 +151,7 @@ def test_the_turns_of_ci_are_all_of_it_and_two_have_half_of_the_slow_tests_each(
     assert all(len(of_it) < len(whole) for of_it in of_turns)
     slow = [call for of_it in of_turns for call in of_it if "-m 'slow" in call or "or sampled" in call]
     shares = [re.findall(r" --slow-share (\S+) ", call) for call in slow]
-    assert sorted(shares) == [["0/2"], ["0/2"], ["1/2"], ["1/2"]], "in make's environment and on the newest pair"
+    assert sorted(shares) == [[f"{k}/3"] for k in range(3) for _ in range(2)], "in make's environment and on the newest pair"
 
 
 def _turns_of_the_workflow() -> list[int]:
@@ -160,11 +160,11 @@ def _turns_of_the_workflow() -> list[int]:
     return [int(turn) for turn in turns.split(",")]
 
 
-@pytest.mark.parametrize("turn", ["6", "x"])
+@pytest.mark.parametrize("turn", ["8", "x"])
 def test_there_are_no_other_turns(turn):
     done = subprocess.run([ROOT / ".ci" / "run", "--turn", turn], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("usage: .ci/run [--turn 0, 1, 2, 3, 4 or 5 | --all]")
+    assert done.stderr.startswith("usage: .ci/run [--turn 0 to 7 | --all]")
 
 
 def test_each_slow_test_is_in_one_share():
@@ -180,11 +180,12 @@ def test_each_slow_test_is_in_one_share():
         )
         return [line for line in done.stdout.splitlines() if "::" in line]
 
-    first, second, whole = (collected("slow", share) for share in ("0/2", "1/2", "0/1"))
+    first, second, third, whole = (collected("slow", share) for share in ("0/3", "1/3", "2/3", "0/1"))
     assert first
     assert second
-    assert sorted(first + second) == sorted(whole)
-    assert collected("not slow", "1/2")
+    assert third
+    assert sorted(first + second + third) == sorted(whole)
+    assert collected("not slow", "1/3")
 
 
 def _compiled(calls: list[str]) -> list[str]:
