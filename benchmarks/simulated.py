@@ -3,9 +3,11 @@
     python -m benchmarks.simulated --out DIR
     python -m benchmarks.simulated --out DIR --hosts 4 --algorithms ring --sizes 64K,1M
 
-Needs root, as `jaxring bench --hosts` does, and an otherwise idle machine. The latency of a message is taken from an
-all-reduce of 4 bytes between two hosts; all other constants are those of the cluster ethernet-1g. Prints a table and
-writes simulated.json as it goes. Exits with 1 where a job fails, or a time differs by more than 15%.
+Needs root, as `jaxring bench --hosts` does, and an otherwise idle machine. Two constants are taken from small
+collectives: the latency of a message from an all-reduce of 4 bytes between two hosts, and what a message costs its
+sender and its receiver from the case's own algorithm with 1 KiB between its hosts, which share the processors of this
+machine. All others are those of the cluster ethernet-1g. Prints a table and writes simulated.json as it goes. Exits
+with 1 where a job fails, or a time differs by more than 15%.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from benchmarks.rows import ITERATIONS, SECONDS, WARMUP, Network
+from benchmarks.rows import ITERATIONS, SECONDS, Network
 from jaxring.bench.hosts import burst_bytes
 from jaxring.bench.run import Job, measure
 from jaxring.bench.work import Case
@@ -37,8 +39,14 @@ RATE = "1gbit"
 _DATA = 1448 / 1514
 # GB/s, and bytes in the bucket of tbf.
 GOODPUT, BURST = 0.125 * _DATA, burst_bytes(RATE) * _DATA
-# What is measured is a loop, in which ranks that have ended begin the next one. So many are simulated.
-TIMES = 8
+# So many collectives, or of so many bytes together, are measured in one program, each of the result of the one before,
+# and simulated in a row. In programs of their own the threads of JAX that hand over to each other, all hosts' on the
+# same processors, take up to 4 ms between two of them.
+TIMES, BYTES = 8, 32 << 20
+# So few bytes take no time on the link, and make no message empty.
+TINY = 1024
+# Programs that are not timed.
+WARMUP = 2
 SIZES = ("64K", "256K", "1M", "4M", "16M", "64M")
 # Algorithm, collective, devices of a host. Only ranks that share memory have something to gather.
 ALGORITHMS = {
@@ -93,30 +101,63 @@ def cluster(devices: int, small_us: float) -> Cluster:
     return dataclasses.replace(plain, across_us=dict.fromkeys(plain.across_us, latency))
 
 
-def simulated_us(hosts: int, algorithm: str, nbytes: int, small_us: float) -> float:
+def busier(machine: Cluster, us: float) -> Cluster:
+    """The same hosts, where a message costs its sender and its receiver ``us`` more of their processor."""
+    models = {
+        name: dataclasses.replace(model, send_overhead=model.send_overhead + us, recv_overhead=model.recv_overhead + us)
+        for name, model in machine.models.items()
+    }
+    return dataclasses.replace(machine, models=models)
+
+
+def fitted(machine: Cluster, hosts: int, algorithm: str, tiny_us: float) -> Cluster:
+    """The hosts, busier by what makes ``tiny_us`` of the collective of `TINY` bytes between so many."""
+    low, high = 0.0, tiny_us
+    for _ in range(20):
+        middle = (low + high) / 2
+        if simulated_us(busier(machine, middle), hosts, algorithm, TINY) < tiny_us:
+            low = middle
+        else:
+            high = middle
+    return busier(machine, low)
+
+
+def in_a_row(nbytes: int) -> int:
+    """How many collectives of ``nbytes`` follow each other without a pause."""
+    return max(1, min(TIMES, BYTES // nbytes))
+
+
+def simulated_us(machine: Cluster, hosts: int, algorithm: str, nbytes: int) -> float:
     """The simulated time of the plan that the planner makes, with ``nbytes`` of input per rank."""
-    collective, devices = ALGORITHMS[algorithm]
-    machine = cluster(devices, small_us)
+    collective, _ = ALGORITHMS[algorithm]
     placement = machine.placement(hosts)
     choice = tuner.choose(collective, placement, placement, nbytes, "float32", algorithm=algorithm, network="tcp")
     protocol = choice.protocol if choice.protocol in machine.models else "simple"
     run = simulate(
-        machine, hosts, collective, nbytes, algorithm, protocol=protocol, channels=choice.channels, times=TIMES
+        machine,
+        hosts,
+        collective,
+        nbytes,
+        algorithm,
+        protocol=protocol,
+        channels=choice.channels,
+        times=in_a_row(nbytes),
     )
     return run.time_us
 
 
 def measured_us(hosts: int, algorithm: str, sizes: Sequence[int]) -> list[float]:
-    """Our medians between so many hosts."""
+    """Our medians between so many hosts, of one collective."""
     collective, devices = ALGORITHMS[algorithm]
     with Network(hosts, RATE).made() as made:
         job = Job(hosts, devices, ("jaxring",), {"JAXRING_ALGO": algorithm}, made)
-        cases = [Case(collective, "sum", "float32", nbytes) for nbytes in sizes]
+        cases = [Case(collective, "sum", "float32", nbytes, chain=in_a_row(nbytes)) for nbytes in sizes]
         found = []
-        for results, _ in measure(job, cases, ITERATIONS, WARMUP, True, lambda _: None, SECONDS):
-            if results[0].wrong or not results[0].times_us:
-                raise JaxringError(f"{algorithm} between {hosts} hosts: {results[0].refused or 'wrong results'}.")
-            found.append(results[0].median_us)
+        measured = measure(job, cases, ITERATIONS, WARMUP, False, lambda _: None, SECONDS)
+        for nbytes, (results, _) in zip(sizes, measured, strict=True):
+            if not results[0].times_us:
+                raise JaxringError(f"{algorithm} between {hosts} hosts: {results[0].refused}.")
+            found.append(results[0].median_us / in_a_row(nbytes))
         return found
 
 
@@ -152,13 +193,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for hosts in map(int, given.hosts.split(",")):
         for algorithm in given.algorithms.split(","):
             try:
-                times = measured_us(hosts, algorithm, sizes)
+                times = measured_us(hosts, algorithm, [TINY, *sizes])
             except JaxringError as error:
                 failed = True
                 print(f"{parser.prog}: {algorithm} between {hosts} hosts: {error}", file=sys.stderr)
                 continue
-            for nbytes, time_us in zip(sizes, times, strict=True):
-                ours = simulated_us(hosts, algorithm, nbytes, small)
+            machine = fitted(cluster(ALGORITHMS[algorithm][1], small), hosts, algorithm, times[0])
+            for nbytes, time_us in zip(sizes, times[1:], strict=True):
+                ours = simulated_us(machine, hosts, algorithm, nbytes)
                 compared.append(Compared(hosts, algorithm, ALGORITHMS[algorithm][0], nbytes, time_us, ours))
                 print(row(compared[-1]), flush=True)
             rows = [dataclasses.asdict(each) for each in compared]

@@ -70,7 +70,8 @@ class Formula:
         rails = 1 if ll else max(1, min(ways, one // INTERFACE_BYTES))
         deep = self._algorithm.channels
         if deep is not None:
-            return max(rails, deep(n))
+            lanes = deep(n)
+            return max(rails, 1 if call.topology.hosts > 1 and self.longest(lanes) >= cost.IN_TURN_BYTES else lanes)
         return 1 if ll else max(rails, min(MAX_CHANNELS, one // CHANNEL_BYTES))
 
     def longest(self, channels: int) -> int:

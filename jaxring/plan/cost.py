@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 # Between hosts.
 NETWORKS = ("tcp", "rdma")
+# Lanes that hide an algorithm's depth share their host's link. Messages of so many bytes all end late together there,
+# and the next exchange waits for all of them; in one lane they leave one after another (`docs/concepts/joining.md`).
+IN_TURN_BYTES = 64 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +144,14 @@ class Call:
             return self.total < known.read_back_bytes
         crowd = max(self.count, known.cache_ranks) ** 2
         return self.total * (self.count - 1) * crowd < known.cache_bytes * known.cache_ranks**2
+
+    def depth(self, messages: int) -> int:
+        """Dependent messages of a logarithmic exchange in which a participant sends so many messages in all its lanes.
+
+        Of long ones between hosts the latency passes while others of the lane are sent.
+        """
+        in_turn = self.topology.hosts > 1 and self.total // self.count >= IN_TURN_BYTES
+        return max(log2(messages), 1 if in_turn else messages // self.channels)
 
     @property
     def rails(self) -> int:

@@ -88,6 +88,23 @@ def test_large_messages_between_hosts_take_every_interface() -> None:
     assert choose("all_reduce", (0, 1), (0, 1), 1 << 26, "float32", channels=(1, 3), interfaces=9).channels == 3
 
 
+def test_long_messages_between_hosts_leave_in_turn() -> None:
+    for algorithm, collective in [("halving_doubling", "all_reduce"), ("pat", "all_gather")]:
+        pick = functools.partial(choose, collective, tuple(range(8)), dtype="float32", algorithm=algorithm)
+        message = 64 << 10
+        nbytes = message if collective == "all_gather" else 8 * message
+        apart, together = tuple(range(8)), (0,) * 8
+        short, long = (pick(apart, size, protocol="simple") for size in (nbytes - 32, nbytes))
+        assert (short.channels, long.channels) == (8, 1)
+        assert pick(together, nbytes, protocol="simple").channels == 8
+        assert pick(apart, nbytes, protocol="simple", channels=(2, 64)).channels == 2
+        # The latency of 8 messages in turn passes while the others are sent.
+        assert (
+            abs(long.details[f"{algorithm}/simple"].predicted.us - short.details[f"{algorithm}/simple"].predicted.us)
+            < 1
+        )
+
+
 def test_domains_of_several_ranks_compose() -> None:
     for nbytes in (256, 1 << 26):
         choice = choose("all_reduce", PAIRS, PAIRS, nbytes, "float32")

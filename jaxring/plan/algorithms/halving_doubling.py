@@ -172,7 +172,7 @@ def phase(call: cost.Call, phase: PhaseKind) -> cost.Phase:
     n = call.count
     p = 1 << (n.bit_length() - 1)
     extra = n > p
-    hops = max(cost.log2(p), p // call.channels) + extra
+    hops = call.depth(p) + extra
     percent = 100 if call.cached else call.constants.read_back_percent
     across = call.total * call.outside // n * call.crossing * percent // 100
     return cost.Phase(hops, p - 1 + extra * p, (across + extra * call.total) * call.widened(phase))

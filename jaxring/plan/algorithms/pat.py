@@ -104,7 +104,7 @@ def phase(call: cost.Call, phase: PhaseKind) -> cost.Phase:
     n = call.count
     percent = 100 if call.cached else call.constants.read_back_percent
     across = call.total * call.outside // n * call.crossing * percent // 100
-    return cost.Phase(max(cost.log2(n), n // call.channels), n - 1, across * call.widened(phase))
+    return cost.Phase(call.depth(n), n - 1, across * call.widened(phase))
 
 
 def shape(call: cost.Call) -> cost.Shape:
