@@ -39,6 +39,17 @@ def resident(kind: str) -> int:
     return 1024 * int(re.findall(rf"^{kind}:\s+(\d+) kB$", status, re.MULTILINE)[0])
 
 
+def settled() -> Held:
+    """`held`, once nothing has changed for half a second: what threads need for a moment only is not in it."""
+    found, since = held(), time.monotonic()
+    while time.monotonic() - since < 0.5:
+        time.sleep(0.01)
+        now = held()
+        if now != found:
+            found, since = now, time.monotonic()
+    return found
+
+
 def soon(holds: Callable[[], bool], said: Callable[[], object]) -> None:
     """Waits until ``holds()``, as threads let go a moment later. AssertionError with ``said()`` where it never does."""
     began = time.monotonic()

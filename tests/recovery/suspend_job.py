@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from tests.recovery.held import held, resident, soon
+from tests.recovery.held import held, resident, settled, soon
 
 KIND, LIMIT_S, WIDTH = sys.argv[1], 100.0, 1 << 18
 N = jax.device_count()
@@ -35,10 +35,10 @@ def work():
     assert np.all(np.asarray(reduced.addressable_data(0)) == N * (N - 1) / 2)
 
 
-without = held()  # jax.distributed has begun, and no process has made a link
+without = settled()  # jax.distributed has begun, and no process has made a link
 work()
 for _ in range(3):
-    before, in_use, of_links = held(), resident(KIND), jaxring.counters()["link_bytes"]
+    before, in_use, of_links = settled(), resident(KIND), jaxring.counters()["link_bytes"]
     assert of_links > 1 << 20
     assert before.sockets > without.sockets, (before, without)
     assert before.shared > without.shared or KIND != "RssShmem", (before, without)

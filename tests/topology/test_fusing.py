@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxring.topology import xml
@@ -63,6 +63,7 @@ def test_a_machine_with_itself_is_itself():
         assert facts(fused([machine, machine])) == facts(machine)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sets(st.integers(0, 7)), st.booleans()), min_size=1, max_size=5))
 def test_whatever_each_sees_the_whole_is_what_all_see(views):
     whole = nvswitch_machine(8)

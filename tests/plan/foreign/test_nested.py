@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxring.plan.foreign.nested import joined
@@ -69,6 +69,7 @@ made = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(made, max_size=12))
 def test_results_and_messages_stay_the_same(actions):
     assert outcome(joined(actions)) == outcome(actions)

@@ -8,7 +8,7 @@ import gzip
 import types
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxring.simulate import training
@@ -187,6 +187,7 @@ def test_broken_files():
         nodes.read(gzip.compress(ASTRA_SIM)[:-9])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=64), st.integers(0, len(ASTRA_SIM)))
 def test_any_bytes_are_read_or_refused(data, keep):
     for each in (data, ASTRA_SIM[:keep] + data):
