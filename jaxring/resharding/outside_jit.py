@@ -1,4 +1,4 @@
-"""Outside of `jax.jit`: which arrays of a tree go by a program each, and which in rounds."""
+"""Outside of `jax.jit`: which arrays of a tree go by a program each, which in rounds, and which stay in a process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxring.resharding import compiled, rounds
+from jaxring.resharding import compiled, rounds, whole_shards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +31,13 @@ _LEAST_WORTH = 8 << 20
 
 @dataclasses.dataclass
 class _Plan:
-    """How these processes move a tree, and how often this one has been asked to."""
+    """How these processes move a tree, and how often this one has been asked to.
+
+    ``travels``: of each array whether a part of it goes from one process to another.
+    """
 
     processes: list[int]
+    travels: tuple[bool, ...]
     routes: Routes
     programs: tuple[Program | None, ...]
     digest: int
@@ -56,7 +60,8 @@ def _plan(facts: tuple[Facts, ...], round_bytes: int, timeout: float | None) -> 
     text = repr((routes.means, [program and program.means for program in programs]))
     digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 2
     processes = sorted({process for each in facts for process in each.processes})
-    return _Plan(processes, routes, programs, digest)
+    travels = tuple(number in travel for number in range(len(facts)))
+    return _Plan(processes, travels, routes, programs, digest)
 
 
 def move(
@@ -77,9 +82,15 @@ def move(
         if program is not None:
             here = facts[number].source.addressable_devices
             results[number] = program.run(arrays[number], may_alias) if here else facts[number].absent
-    rest = [number for number, program in enumerate(programs) if program is None]
-    if rest:
-        moved = rounds.move([facts[n] for n in rest], [arrays[n] for n in rest], round_bytes, timeout, may_alias)
-        for number, result in zip(rest, moved, strict=True):
-            results[number] = result
+    # What stays within the processes is each one's own affair.
+    for number, (array, leaf) in enumerate(zip(facts, arrays, strict=True)):
+        if programs[number] is None and not plan.travels[number]:
+            results[number] = whole_shards.move(array, leaf, may_alias)
+    # Of what travels all make the same rounds.
+    for travels in (True, False):
+        rest = [n for n, result in enumerate(results) if result is None and plan.travels[n] == travels]
+        if rest:
+            moved = rounds.move([facts[n] for n in rest], [arrays[n] for n in rest], round_bytes, timeout, may_alias)
+            for number, result in zip(rest, moved, strict=True):
+                results[number] = result
     return jax.block_until_ready(results)  # type: ignore[no-untyped-call, no-any-return]

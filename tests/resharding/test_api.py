@@ -11,6 +11,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring.resharding import whole_shards
+from jaxring.resharding.facts import Facts
 
 DEVICES = np.array(jax.devices()[:4])
 ROWS = NamedSharding(Mesh(DEVICES, ("x",)), P("x"))
@@ -21,7 +23,7 @@ HALF = NamedSharding(Mesh(DEVICES[2:], ("x",)), P("x"))
 BLOCKS = NamedSharding(Mesh(DEVICES.reshape(2, 2), ("x", "y")), P("x", "y"))
 GRID = NamedSharding(BLOCKS.mesh, P("y", "x"))  # of the same mesh, transposed
 TARGETS = [ROWS, COLUMNS, REVERSED, WHOLE, HALF, GRID]
-# Of less than 1 MiB, and of more.
+# Of less than 4 MiB, and as many.
 SIDES = [8, 1024]
 DTYPES = [
     "float32",
@@ -109,6 +111,21 @@ def test_shards_that_stay_are_copied_unless_they_may_be_shared(side):
     # The first and the last device of the grid keep their shards when it is transposed.
     same = [device for device, at in spans(shared).items() if before[device] == at]
     assert same == [DEVICES[0], DEVICES[3]]
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_xla_copies_whole_shards_of_large_arrays_and_of_those_that_may_share_some(side):
+    def whole(source, to, may_alias=False):
+        x = jax.device_put(numbers(side), source)
+        y = whole_shards.move(Facts(x.shape, x.dtype, source, to), x, may_alias)
+        assert y is None or (np.asarray(y) == numbers(side)).all()
+        return y is not None
+
+    large = numbers(side).nbytes >= 4 << 20
+    assert whole(ROWS, REVERSED) == whole(BLOCKS, GRID) == whole(ROWS, REVERSED, may_alias=True) == large
+    assert whole(BLOCKS, GRID, may_alias=True)
+    for to in (COLUMNS, WHOLE, HALF):
+        assert not whole(ROWS, to, may_alias=True)
 
 
 @pytest.mark.parametrize("may_alias", [False, True])
