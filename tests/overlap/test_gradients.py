@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import re
 import threading
 
 import jax
@@ -95,6 +96,26 @@ def probe(x, callback):
 
     same.defvjp(lambda x: (x, None), back)
     return same(x)
+
+
+def test_buckets_are_the_gradients_themselves_and_the_sums_take_their_memory():
+    """In what XLA makes of the program: no weight's gradient is copied or joined with others."""
+    run = on_ranks(jaxring.overlap_gradients(jax.grad(loss), "d", bucket_bytes=1000))
+    text = run.lower(*operands()).compile().as_text()
+    # The operation that makes each matrix, by name. A fusion is known by its name's parts.
+    made = dict(re.findall(r"(%\S+) = f32\[\d+,\d+\]\S* ([\w-]+)\(", text))
+    call = (
+        r"custom-call\((.*)\), custom_call_target=\"jaxring_all_reduce\".*output_to_operand_aliasing=\{(.*?)\}, api"
+    )
+    calls = [(re.findall(r"%[\w.-]+", names), aliases) for names, aliases in re.findall(call, text)]
+    assert len(calls) > 1
+    matrices = [name for names, _ in calls for name in names if name in made]
+    assert len(matrices) == len(WIDTHS) - 1
+    for name in matrices:
+        assert not re.search("copy|concatenate", f"{name} {made[name]}"), (name, made[name])
+    for names, aliases in calls:
+        for number in range(len(names) - 1):  # the last one is the order
+            assert f"{{{number}}}: ({number}, {{}})" in aliases, aliases
 
 
 def test_the_backward_pass_goes_on_while_a_bucket_is_in_flight():
