@@ -21,9 +21,9 @@ SETTINGS = {"JAXRING_SOCKET_IFNAME": "=jxb0,jxc0", "JAXRING_DEBUG": "WARN"}
 pytestmark = [pytest.mark.netns, pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
 
-def top(address):
-    """The processes that `jaxring top` shows."""
-    command = [sys.executable, "-m", "jaxring.cli", "top", "--once", "--json", "--job", address]
+def top(pid):
+    """The processes that `jaxring top` shows of the job that has this one: other jobs may have the same address."""
+    command = [sys.executable, "-m", "jaxring.cli", "top", "--once", "--json", "--job", str(pid)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout, done.stderr
     return json.loads(done.stdout)["processes"]
@@ -55,7 +55,7 @@ def test_a_link_that_fails_and_comes_back_is_logged_and_no_call_fails(tmp_path, 
             failed, left = made.address(1, network), made.address(1, other)
             made.sever(1, network)
             wait_for(job, 0, f"at {failed}; its connections go on over {left}.")
-            (own,) = (each for each in top(f"{made.address(0)}:7701") if each["pid"] == started[0].pid)
+            (own,) = (each for each in top(started[0].pid) if each["pid"] == started[0].pid)
             assert 0 < own["detours"] <= own["resumable"], own
             made.rejoin(1, network)
             wait_for(job, 0, f"answers again at {failed}; its connections go back to that.")
