@@ -104,9 +104,7 @@ def test_buckets_are_the_gradients_themselves_and_the_sums_take_their_memory():
     text = run.lower(*operands()).compile().as_text()
     # The operation that makes each matrix, by name. A fusion is known by its name's parts.
     made = dict(re.findall(r"(%\S+) = f32\[\d+,\d+\]\S* ([\w-]+)\(", text))
-    call = (
-        r"custom-call\((.*)\), custom_call_target=\"jaxring_all_reduce\".*output_to_operand_aliasing=\{(.*?)\}, api"
-    )
+    call = r"custom-call\((.*)\), custom_call_target=\"jaxring_all_reduce\".*output_to_operand_aliasing=\{(.*?)\}, api"
     calls = [(re.findall(r"%[\w.-]+", names), aliases) for names, aliases in re.findall(call, text)]
     assert len(calls) > 1
     matrices = [name for names, _ in calls for name in names if name in made]
