@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
+from jaxring._command import ended_as_by_interrupt
 from jaxring.bench import live_rows, peers, report
 from jaxring.bench.hosts import Hosts
 from jaxring.bench.programs import Program
@@ -81,7 +82,8 @@ def main(module: str, description: str, rows: Sequence[Row], argv: Sequence[str]
     parser.add_argument("--rows", default="", metavar="LIST", help="only these rows, such as 1x8,2x1")
     given = parser.parse_args(argv)
     try:
-        return suite(module, rows, given.out, [name for name in given.rows.split(",") if name])
+        with ended_as_by_interrupt():  # or a row's hosts would stay
+            return suite(module, rows, given.out, [name for name in given.rows.split(",") if name])
     except JaxringError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1

@@ -20,6 +20,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from benchmarks.rows import ITERATIONS, SECONDS, Network
+from jaxring._command import ended_as_by_interrupt
 from jaxring.bench.hosts import burst_bytes
 from jaxring.bench.run import Job, measure
 from jaxring.bench.work import Case
@@ -211,4 +212,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ended_as_by_interrupt():  # or the hosts would stay
+        sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 
 import pytest
 
@@ -83,6 +84,24 @@ def test_each_case_is_held_against_the_aim_of_its_size():
         ("| A tiny row, `all_reduce` | 64 KiB | 4.00 | 5 |", 4.0, 5.0),
         ("| A tiny row, `all_reduce` | 1 MiB | 4.00 | 3 |", 4.0, 3.0),
     ]
+
+
+def test_one_that_is_ended_takes_its_hosts_with_it(tmp_path, monkeypatch):
+    """SIGTERM comes as KeyboardInterrupt, so that a row's network namespaces are removed."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def suite(*_):
+        with pytest.raises(KeyboardInterrupt):
+            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+        return 0
+
+    monkeypatch.setattr(rows, "suite", suite)
+    try:
+        assert rows.main("benchmarks.cpu", "", [], ["--out", str(tmp_path)]) == 0
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_row_that_does_not_exist_is_named(tmp_path, capsys):
