@@ -71,7 +71,7 @@ class Formula:
         deep = self._algorithm.channels
         if deep is not None:
             lanes = deep(n)
-            return max(rails, 1 if call.topology.hosts > 1 and self.longest(lanes) >= cost.IN_TURN_BYTES else lanes)
+            return max(rails, 1 if call.topology.in_turn(self.longest(lanes)) else lanes)
         return 1 if ll else max(rails, min(MAX_CHANNELS, one // CHANNEL_BYTES))
 
     def longest(self, channels: int) -> int:

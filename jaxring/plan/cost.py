@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 # Between hosts.
 NETWORKS = ("tcp", "rdma")
-# Lanes that hide an algorithm's depth share their host's link. Messages of so many bytes all end late together there,
-# and the next exchange waits for all of them; in one lane they leave one after another (`docs/concepts/joining.md`).
-IN_TURN_BYTES = 64 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +43,15 @@ class Topology:
     def link_class(self) -> str:
         """The class of connections by which messages travel, as a profile names it."""
         return self.network if self.hosts > 1 else "shm"
+
+    def in_turn(self, nbytes: int) -> bool:
+        """Whether messages of so many bytes leave one after another, in one lane, of an algorithm that hides its depth
+        by many lanes while they are short.
+
+        TCP's connections share their host's link, so those of many lanes all end late together, and the next exchange
+        waits for all of them (docs/concepts/joining.md). Of RDMA that was not measured.
+        """
+        return self.link_class == "tcp" and nbytes >= 64 * 1024
 
     @property
     def crowded(self) -> bool:
@@ -148,9 +154,9 @@ class Call:
     def depth(self, messages: int) -> int:
         """Dependent messages of a logarithmic exchange in which a participant sends so many messages in all its lanes.
 
-        Of long ones between hosts the latency passes while others of the lane are sent.
+        Where they leave in turn the latency of one passes while others are sent.
         """
-        in_turn = self.topology.hosts > 1 and self.total // self.count >= IN_TURN_BYTES
+        in_turn = self.topology.in_turn(self.total // self.count)
         return max(log2(messages), 1 if in_turn else messages // self.channels)
 
     @property

@@ -28,8 +28,7 @@ RANKS = range(2, 17)
 AGREES = {
     "ring": (0.99, 1.5),
     "direct": (0.79, 1.4),
-    # The table has 9 ranks in one lane wait for the one beyond 8 more often than they do where messages overlap.
-    "halving_doubling": (0.6, 1.6),
+    "halving_doubling": (0.6, 1.5),
     "tree": (0.4, 2.5),
     "hier_ring": (0.7, 1.1),
     "hier_tree": (0.65, 1.05),

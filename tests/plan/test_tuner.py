@@ -97,6 +97,7 @@ def test_long_messages_between_hosts_leave_in_turn() -> None:
         short, long = (pick(apart, size, protocol="simple") for size in (nbytes - 32, nbytes))
         assert (short.channels, long.channels) == (8, 1)
         assert pick(together, nbytes, protocol="simple").channels == 8
+        assert pick(apart, nbytes, protocol="simple", network="rdma").channels == 8
         assert pick(apart, nbytes, protocol="simple", channels=(2, 64)).channels == 2
         # The latency of 8 messages in turn passes while the others are sent.
         assert (

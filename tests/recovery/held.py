@@ -41,8 +41,10 @@ def resident(kind: str) -> int:
 
 def settled() -> Held:
     """`held`, once nothing has changed for half a second: what threads need for a moment only is not in it."""
-    found, since = held(), time.monotonic()
+    began = since = time.monotonic()
+    found = held()
     while time.monotonic() - since < 0.5:
+        assert since - began < LIMIT_S, found
         time.sleep(0.01)
         now = held()
         if now != found:
