@@ -58,7 +58,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy tidy-library tidy-tests format types pytest pytest-versions pytest-newer newest native-test seeds counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images package-cuda cuda cuda-all test-ptx test-ptx-races test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
+.PHONY: help demo fuzz test test-all ci-tools checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy tidy-library tidy-tests format types pytest pytest-versions pytest-newer newest native-test seeds counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images package-cuda cuda cuda-all test-ptx test-ptx-races test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -73,8 +73,13 @@ test: NATIVE = engine_tests
 test: lint checked-and-built native-test pytest ## lint, formatting, types, tests, but for those of many ranks and of the GPU kernels by themselves
 	$(SAY) "all tests passed"
 
-test-all: lint checked-and-built native-test pytest ## the same with all tests
+test-all: lint ci-tools checked-and-built native-test pytest ## the same with all tests
 	$(SAY) "all tests passed"
+
+# What slow tests and coverage need beside the environment, which takes a third longer with it.
+ci-tools: $(ENVIRONMENT)
+	@python -c 'import basedpyright, gcovr, kubernetes_validate' 2>/dev/null || \
+	  python -m pip install -q --no-compile -r <(python tools/requirements.py ci)
 
 # mypy takes one core for half a minute, in which the others compile.
 checked-and-built: $(BUILT)
@@ -118,7 +123,7 @@ types: $(BUILT) ## mypy, strict
 	@sed 's/types\.CapsuleType/object/' $(BUILD)/_native.pyi > jaxring/_native.pyi
 	@mypy
 
-PYTEST = pytest -n $$(($(JOBS) + 1)) --dist worksteal $(if $(filter ON,$(COVERAGE)),--cov --cov-report=) \
+PYTEST = pytest -n $$(($(JOBS) + 2)) --dist worksteal $(if $(filter ON,$(COVERAGE)),--cov --cov-report=) \
   $(PYTEST_MARKS) $(PYTEST_ARGS)
 VERSIONS = Python tests: $$(python -c 'import sys, jax, jaxlib; print("Python %d.%d," % sys.version_info[:2], "jax", jax.__version__)')
 
@@ -253,7 +258,7 @@ coverage: ## lines that the Python tests (not the slow ones) and the native test
 	@$(MAKE) asan COVERAGE=ON
 	@$(MAKE) coverage-report
 
-coverage-report: $(ENVIRONMENT) ## percentages and pages (build/coverage) of what COVERAGE=ON has counted
+coverage-report: ci-tools ## percentages and pages (build/coverage) of what COVERAGE=ON has counted
 	$(SAY) "coverage"
 	@mkdir -p build/coverage/cxx
 	@gcovr -j $(JOBS) --json-summary build/coverage/cxx.json --html-details build/coverage/cxx/index.html build/asan

@@ -1,6 +1,6 @@
 """Print what a development environment needs, from pyproject.toml: one requirement per line, for pip.
 
-The project's dependencies, the extras but "docs" and "release", and the build requirements but jaxlib (see
+The project's dependencies, the extras but "ci", "docs" and "release", and the build requirements but jaxlib (see
 tools/ffi_headers.py). With the name of an extra: what that extra needs; with "build": the build requirements.
 
 usage: python tools/requirements.py [EXTRA]
@@ -19,9 +19,9 @@ def main(*extra: str) -> None:
         print("\n".join(requirements if extra[0] == "build" else extras[extra[0]]))
         return
     requirements += pyproject["project"]["dependencies"]
-    # `make docs` and tools/wheels.sh install what they need, which nothing else does.
+    # `make ci-tools`, `make docs` and tools/wheels.sh install what they need, which nothing else does.
     for name, needs in extras.items():
-        requirements += needs if name not in ("docs", "release") else []
+        requirements += needs if name not in ("ci", "docs", "release") else []
     print("\n".join(dict.fromkeys(requirements)))
 
 

@@ -154,6 +154,7 @@ def short_folder():
 @pytest.mark.parametrize(
     ("number", "said"), [("INT", "interrupted"), ("TERM", "ended by SIGTERM"), ("HUP", "ended by SIGHUP")]
 )
+@pytest.mark.sampled(3)
 def test_after_ctrl_c_or_its_like_there_is_what_was_measured_until_then(number, said, tmp_path, short_folder):
     number, saved = signal.Signals[f"SIG{number}"], tmp_path / "out.json"
     here = signal.signal(number, signal.SIG_DFL)  # under nohup the command would ignore SIGHUP

@@ -74,6 +74,7 @@ def test_a_replicated_operand_counts_once_for_each_rank(ranks):
 
 
 @pytest.mark.parametrize("axes", [(("a", 8), ("b", 1)), (("b", 1), ("a", 8)), (("b", 1), ("a", 4), ("c", 2))])
+@pytest.mark.sampled(3)
 def test_axes_of_one_rank(ranks, axes):
     grid, report = Ranks(jax.devices(), axes), Report()
     for over in ("b", ("a", "b"), ("b", "a"), "a", ("b",)):

@@ -10,7 +10,7 @@ from tests.collectives.cases.coll_tables import TABLES
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_table(ranks, n, table):
     report = Report()
     TABLES[table](ranks(n), report)

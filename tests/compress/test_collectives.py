@@ -171,6 +171,7 @@ COLLECTIVES = {
 
 @pytest.mark.parametrize("vma", [True, False])
 @pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.sampled(3)
 def test_derivatives_are_those_of_the_collective_and_compressed(name, vma):
     x = values(shape=(N, WIDE))
     call = COLLECTIVES[name]

@@ -116,7 +116,7 @@ def test_parameters_that_cannot_be_exchanged(dtype):
 
 
 @pytest.mark.parametrize("fragments", [4, 2, 1])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_parameters_sharded_over_another_axis(fragments):
     """Each device exchanges its shards with the same ones of other groups: what it would do alone with these."""
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "model"))

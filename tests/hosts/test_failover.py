@@ -46,12 +46,15 @@ def wait_for(job, process, words):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("net", ["Socket", "TLS"])
-@pytest.mark.sampled(2)
-def test_a_link_that_fails_and_comes_back_is_logged_and_no_call_fails(tmp_path, net):
+@pytest.mark.parametrize(
+    ("net", "networks"), [("Socket", DATA[:1]), ("TLS", DATA), ("Socket", DATA), ("Socket", DATA[::-1])]
+)
+@pytest.mark.sampled(4)
+def test_a_link_that_fails_and_comes_back_is_logged_and_no_call_fails(tmp_path, net, networks):
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
         started = start(made, job, tmp_path, JAXRING_NET=net, JAXRING_DEBUG="INFO")
-        for network, other in (DATA, DATA[::-1]):
+        for network in networks:
+            (other,) = set(DATA) - {network}
             failed, left = made.address(1, network), made.address(1, other)
             made.sever(1, network)
             wait_for(job, 0, f"at {failed}; its connections go on over {left}.")
@@ -95,6 +98,7 @@ def test_a_link_that_fails_while_its_connections_are_idle(tmp_path):
 
 
 @pytest.mark.parametrize("waits", [0, 1])
+@pytest.mark.sampled(2)
 def test_a_link_that_fails_while_a_process_waits_in_rebuild(tmp_path, waits):
     """Its connections leave the link, and neither process takes the other one for lost."""
     with hosts(2, networks=3) as made, Job(tmp_path) as job:

@@ -41,7 +41,7 @@ def three_processes(tmp_path, where, algorithm):
 
 @pytest.mark.parametrize("where", ["one host", pytest.param("hosts", marks=pytest.mark.netns)])
 @pytest.mark.parametrize("algorithm", ["ring", "direct"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_a_killed_process_is_named_to_who_waits_for_it(tmp_path, where, algorithm):
     with three_processes(tmp_path, where, algorithm) as (job, processes):
         # The first two wait inside an all_reduce that the third never joins.

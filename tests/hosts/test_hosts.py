@@ -59,6 +59,7 @@ PAIRS = list(dict.fromkeys([(CPUS[0], CPUS[0]), (CPUS[0], CPUS[-1])]))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=["together", "apart"][: len(PAIRS)])
+@pytest.mark.sampled(2)
 def test_hosts_that_share_a_cpu_yield_it_to_each_other(tmp_path, pair):
     """As containers do that share a machine."""
     together = pair[0] == pair[1]
@@ -78,9 +79,11 @@ def test_two_hosts_speak_tls_when_told_to(tmp_path):
             assert "TCP encrypted by OpenSSL" in result.err, str(result)
 
 
-def test_two_hosts_of_two_processes_take_both(tmp_path):
+@pytest.mark.parametrize("tables", [["core"], ["messages", "messages_of_one"]], ids=" ".join)
+@pytest.mark.sampled(2)
+def test_two_hosts_of_two_processes_take_both(tmp_path, tables):
     with hosts(2) as made, Job(tmp_path) as job:
-        made.start(job, [WORKER, "core", "messages", "messages_of_one"], [0, 0, 1, 1])
+        made.start(job, [WORKER, *tables], [0, 0, 1, 1])
         for result in finish(job):
             assert transports(result)[0] == ["shm", "tcp"], str(result)
 
@@ -101,7 +104,7 @@ def test_shared_memory_can_be_turned_off(tmp_path):
 
 
 @pytest.mark.parametrize(("chosen", "network"), [("jxa", 0), ("jxb", 1), ("=jxb0", 1), ("^jxa", 1)])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_the_interface_can_be_chosen(tmp_path, chosen, network):
     """The coordinator is reached over the first network, and data go over the chosen one."""
     with hosts(2, networks=2) as made, Job(tmp_path) as job:

@@ -90,6 +90,7 @@ def test_the_gradient_by_answers_and_weights_that_all_ranks_share(mesh):
 
 @pytest.mark.parametrize("capacity", [None, 3])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.sampled(3)
 def test_the_weight_of_a_choice_that_was_not_sent_may_be_anything(mesh, capacity, value):
     one = case()
     sent = kept(one.ids, capacity)
@@ -117,6 +118,7 @@ def test_the_weight_of_a_choice_that_was_not_sent_may_be_anything(mesh, capacity
 
 @pytest.mark.parametrize("capacity", [None, 3])
 @pytest.mark.parametrize(("tokens", "width"), [(0, 5), (32, 0)])
+@pytest.mark.sampled(3)
 def test_no_tokens_and_rows_of_no_elements(mesh, tokens, width, capacity):
     one = case(tokens=tokens, width=width)
 

@@ -54,6 +54,7 @@ def check(ranks, batched, shapes):
 
 @pytest.mark.parametrize("dims", [(0, None), (None, 2), (1, 0)])
 @pytest.mark.parametrize("name", ["gather", "scatter"])
+@pytest.mark.sampled(4)
 def test_over_other_data(name, dims):
     shapes = [[5 if name == "gather" else 20, 7], [7, 2]]
     for shape, dim in zip(shapes, dims, strict=True):
@@ -85,6 +86,7 @@ def test_where_no_operand_has_the_batch(name):
 
 @pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 1)])
 @pytest.mark.parametrize("name", ["gather", "scatter"])
+@pytest.mark.sampled(4)
 def test_over_the_axis_that_it_names(name, dims):
     """Of `jax.vmap` alone, and of it and a mesh axis together, in both orders."""
     shapes = [[4 if name == "gather" else 4 * 2 * SIZE, 7], [7, 2]]

@@ -29,6 +29,7 @@ def on_ranks(f):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e5m2"])
+@pytest.mark.sampled(3)
 def test_gradients_by_weights_are_rounded_once(dtype):
     """As many chunks as rows are no less exact than one: a unit in the last place of the largest is what may differ."""
     rng = np.random.default_rng(0)

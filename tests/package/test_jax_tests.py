@@ -40,6 +40,7 @@ unittest.main()
 
 
 @pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.sampled(2)
 def test_what_is_worse_with_jaxring(tmp_path, quick):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "small_test.py").write_text(TESTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pathlib
 import re
 import shlex
@@ -11,10 +12,12 @@ import subprocess
 import sys
 import time
 import tomllib
+import types
 
 import pytest
 
 from tests import ROOT
+from tests.conftest import pytest_collection_modifyitems
 
 PAIRS = re.findall(r'"(3\.\d+) ([\d.]+)"', (ROOT / ".ci" / "run").read_text())
 # make, for `.ci/run`: {fails} fails once {held} has begun, which goes on until it is ended.
@@ -168,25 +171,48 @@ def test_there_are_no_other_turns(turn):
     assert done.stderr.startswith("usage: .ci/run [--turn 0 to 7 | --all]")
 
 
-def test_each_slow_test_is_in_one_share():
-    def collected(marks, share):
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:benchmark", "-m", marks]
-        done = subprocess.run(
-            [*command, "--slow-share", share, "tests/plan/test_table_cost.py"],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=100,
-        )
-        return [line for line in done.stdout.splitlines() if "::" in line]
+class Item:
+    """A test as pytest collects it."""
 
-    first, second, third, whole = (collected("slow", share) for share in ("0/3", "1/3", "2/3", "0/1"))
-    assert first
-    assert second
-    assert third
-    assert sorted(first + second + third) == sorted(whole)
-    assert collected("not slow", "1/3")
+    def __init__(self, nodeid, marks=()):
+        self.nodeid = nodeid
+        self._marks = marks
+
+    def get_closest_marker(self, name):
+        return name if name in self._marks else None
+
+
+def test_each_slow_test_is_in_one_share():
+    def taken(share):
+        deselected = []
+        hook = types.SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items))
+        config = types.SimpleNamespace(hook=hook, getoption={"--slow-share": share}.get)
+        items = slow + others
+        pytest_collection_modifyitems(config, items)
+        assert sorted(items + deselected, key=id) == sorted(slow + others, key=id)
+        assert all(item in items for item in others)
+        return [item for item in items if item in slow]
+
+    slow = [Item(f"tests/plan/test_table_cost.py::test[{i}]", ["slow"]) for i in range(40)]
+    others = [Item(f"tests/plan/test_table_cost.py::test_quick[{i}]") for i in range(40)]
+    shares = [taken(f"{k}/3") for k in range(3)]
+    assert all(shares)
+    assert sorted(itertools.chain(*shares), key=id) == sorted(slow, key=id)
+    assert taken(None) == slow
+
+
+def test_a_share_is_asked_for_by_an_option():
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:benchmark", "--slow-share", "1/3"]
+    done = subprocess.run(
+        [*command, "tests/plan/test_table_cost.py"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    collected, all_of_them = map(int, re.findall(r"^(\d+)/(\d+) tests collected", done.stdout, re.MULTILINE)[0])
+    assert 0 < collected < all_of_them
 
 
 def _compiled(calls: list[str]) -> list[str]:

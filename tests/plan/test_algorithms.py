@@ -70,7 +70,7 @@ def specs(algorithm: str, collective: str, n: int) -> Iterator[Spec]:
 
 
 @pytest.mark.parametrize(("algorithm", "collective"), PAIRS)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_every_rank_count(algorithm: str, collective: str) -> None:
     most = 12 if algorithm in ("deterministic", "reproducible") else 64  # the code of direct
     # Of the larger counts each pair takes every sixteenth, another one than its neighbours, and those around powers of
@@ -91,6 +91,7 @@ def test_direct_serves_everything() -> None:
 
 
 @pytest.mark.parametrize(("domains", "width"), [(16, 8), (4, 2)])
+@pytest.mark.sampled(2)
 def test_pxn_sends_a_message_per_domain_and_none_across_rails(domains: int, width: int) -> None:
     n = domains * width
     where = tuple(rank // width for rank in range(n))

@@ -188,6 +188,7 @@ def test_dtypes_and_shapes(dtype, shape):
 
 @pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
 @pytest.mark.parametrize("dim", [0, 2])
+@pytest.mark.sampled(3)
 def test_batches(mesh, dim):
     """The batch has a dimension of its own, whose sharding stays; derivatives of a batch are those of its entries."""
     source, target = P("a"), P(None, "a")

@@ -56,6 +56,7 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_many_forks_leave_nothing():
     for _ in range(2):
         forked("pass")
@@ -66,6 +67,7 @@ def test_many_forks_leave_nothing():
     assert (children(os.getpid()), files()) == before
 
 
+@pytest.mark.slow
 def test_many_at_once_are_who_they_are():
     text = "import os, sys, time; print(os.getpid(), os.getppid(), sys.argv[1]); sys.stdout.flush(); time.sleep(0.2)"
     found = {}
@@ -144,6 +146,7 @@ def test_a_launcher_s_server_ends_with_it(how, tmp_path):
         wait_until(lambda: not lives(server))
 
 
+@pytest.mark.slow
 def test_all_servers_end_with_a_process_that_is_killed(tmp_path):
     text = f"""
 import json, os, pathlib, sys, time
@@ -165,6 +168,7 @@ time.sleep(1000)
         os.kill(rank, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_is_replaced(servers):
     forked("pass")
     forked("pass")
@@ -216,6 +220,7 @@ def test_options_of_the_interpreter_start_it(options):
     assert not process.forked
 
 
+@pytest.mark.slow
 def test_other_commands_are_started(servers):
     with starting.Popen(["true"]) as process:
         assert not process.forked

@@ -25,7 +25,7 @@ def run(tmp_path, checksum, way, execution, **extra):
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("way", ["plain", "install"])
 @pytest.mark.parametrize("checksum", ["oracle", "oracle:3"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_the_user_is_told_of_a_wrong_result(tmp_path, checksum, way):
     other, wrong = run(tmp_path, checksum, way, 3)
     assert re.search(SAYS.format(3, "7.0", "6.0"), wrong, re.DOTALL), wrong

@@ -38,8 +38,8 @@ def over(n, f, x, out=EVERYWHERE, check_vma=True):
 @pytest.mark.parametrize(
     ("processes", "devices", "cases"),
     [
-        (1, 16, 60),
-        (2, 2, 60),
+        (1, 16, 30),
+        (2, 2, 30),
         *(
             pytest.param(*job, marks=pytest.mark.slow)
             for job in ((1, 16, 2500), (2, 8, 2500), (3, 2, 400), (4, 1, 400), (5, 1, 400))
@@ -54,7 +54,7 @@ def test_one_set_of_bits_on_ranks_and_processes(processes, devices, cases):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("algorithm", ["direct", "ring", "tree", "halving_doubling", "hier_ring", "hier_tree"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_one_set_of_bits_by_each_algorithm(algorithm):
     """Two hosts of two processes each, so that there are two domains of memory."""
     code, output = run_job(WORKER, 4, 1, "7", "40", "2", JAXRING_ALGO=algorithm)

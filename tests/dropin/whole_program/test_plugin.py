@@ -93,6 +93,7 @@ print(len(jax.devices(*sys.argv[3:])))
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("platforms", ["other", "other,cpu", ""])
+@pytest.mark.sampled(5)
 def test_no_backend_of_others_starts_without_jaxring_either(tmp_path, when, platforms):
     variables = {"JAXRING_INSTALL": "whole", "JAX_PLATFORMS": platforms}
     result = run(tmp_path, "-c", OTHER_BACKEND, when, "jaxring._native", "other", **variables)

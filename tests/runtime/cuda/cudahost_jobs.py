@@ -19,7 +19,7 @@ from tests import ROOT, starting
 
 FOLDER = pathlib.Path(__file__).parent
 # Functions of cudahost_features.py.
-FEATURES = ("compressed", "repeated", "experts", "resharded", "multiplied", "trained")
+FEATURES = ("repeated", "experts", "compressed", "resharded", "multiplied", "trained")
 # What the error says of messages that cannot be served, by the case.
 REFUSED = {
     "disagree": "disagree about the operation's shape or type",

@@ -63,7 +63,7 @@ def test_both_native_modules_load_without_a_warning():
         ("messages", 2, 1, {"JAXRING_P2P": "none"}),
     ],
 )
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_collectives_give_what_numpy_gives(case, processes, devices, environment):
     for output in run_job(case, processes, devices, **environment):
         # Processes that end in good order are no news.
@@ -74,7 +74,7 @@ def test_collectives_give_what_numpy_gives(case, processes, devices, environment
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize(("processes", "devices"), [(2, 1), (1, 4)])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 def test_what_is_built_on_collectives(feature, processes, devices):
     run_job(feature, processes, devices)
 

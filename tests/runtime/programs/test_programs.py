@@ -50,6 +50,7 @@ def test_exporting_without_the_exemption_names_the_target(tmp_path):
 
 
 @layouts
+@pytest.mark.sampled(2)
 def test_programs_compiled_ahead_and_shapes(tmp_path, processes, devices):
     run(tmp_path, "ahead", processes=processes, devices=devices)
 
@@ -83,7 +84,7 @@ def test_import_is_clean_and_leaves_no_thread_that_keeps_the_process(tmp_path):
     ],
 )
 @pytest.mark.parametrize("devices", [1, 4])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_a_process_ends(tmp_path, case, code, says, devices):
     with Job(tmp_path) as job:
         job.start([sys.executable, "-X", "dev", WORKER, case], environment(devices))

@@ -56,7 +56,7 @@ def operands(case, op):
 
 @pytest.mark.parametrize("check_vma", [False, True])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_over_a_mesh(name, check_vma):
     case = CASES[name]
 
@@ -74,7 +74,7 @@ def test_over_a_mesh(name, check_vma):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 def test_over_a_vmapped_axis(name):
     """No mesh, and nothing native: the collective's own axis is vmapped, under jit and eagerly."""
     case = CASES[name]
