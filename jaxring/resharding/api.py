@@ -63,7 +63,9 @@ def reshard(
         timeout: Seconds for each step: outside of `jax.jit` the check of the arguments, each round and each
             array's program; inside, the collective. None: JAXRING_TIMEOUT.
         may_alias: Outside of `jax.jit`: whether a shard of the result may be the operand's own where it stays, as those
-            of `jax.device_put` may be. Donating either array then deletes both. Processes may differ in it.
+            of `jax.device_put` may be, so that donating either array deletes both; and, on CPUs, whether one that
+            changes its device within a process may lie in the operand's memory, which a donation then leaves alone.
+            Processes may differ in it.
 
     Returns:
         The tree of arrays with the new shardings. In a process that has no part of a result, it is a

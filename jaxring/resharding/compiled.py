@@ -54,7 +54,7 @@ def program(array: Facts, most_bytes: int, timeout: float | None) -> Program | N
     devices = source.device_set
     if not shape or array.nbytes == 0 or devices != target.device_set or any(d.platform != "cpu" for d in devices):
         return None
-    if not (_in_default_memory(source) and _in_default_memory(target)):
+    if not (shards.in_default_memory(source) and shards.in_default_memory(target)):
         return None
     if not _no_region_twice(shape, target) or not _served(shape, dtype):
         return None
@@ -64,11 +64,6 @@ def program(array: Facts, most_bytes: int, timeout: float | None) -> Program | N
     if _over_one_mesh(source, target) and _memory(array) <= most_bytes:
         return _exchange(array, timeout)
     return None
-
-
-def _in_default_memory(sharding: Any) -> bool:
-    default = jax.local_devices(backend="cpu")[0].default_memory()
-    return sharding.memory_kind in (None, default.kind)
 
 
 def _over_one_mesh(source: Any, target: Any) -> bool:

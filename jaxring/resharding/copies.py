@@ -39,7 +39,7 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """An array of any content, whose memory jax takes over as it is."""
     nbytes = math.prod(shape) * dtype.itemsize
     memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT
+    begin = -memory.__array_interface__["data"][0] % _ALIGNMENT
     return memory[begin : begin + nbytes].view(dtype).reshape(shape)
 
 
@@ -49,12 +49,13 @@ def extent(region: Region) -> tuple[int, ...]:
 
 
 def _within(parts: Parts, outer: Region, region: Region) -> np.ndarray:
-    part: np.ndarray = parts[outer][_index(outer, region)]
+    part: np.ndarray = parts[outer][inside(outer, region)]
     return part
 
 
 @functools.lru_cache(maxsize=4096)
-def _index(outer: Region, region: Region) -> Any:
+def inside(outer: Region, region: Region) -> Any:
+    """The index of a region in an array that is the region ``outer``."""
     # With an ellipsis the part of an array of no dimensions is an array, too.
     return (*(slice(a - c, b - c) for (a, b), (c, _) in zip(region, outer, strict=True)), ...)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxring.resharding import compiled, rounds, whole_shards
+from jaxring.resharding import compiled, rounds, whole_shards, within_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,8 @@ def move(
     # What stays within the processes is each one's own affair.
     for number, (array, leaf) in enumerate(zip(facts, arrays, strict=True)):
         if programs[number] is None and not plan.travels[number]:
-            results[number] = whole_shards.move(array, leaf, may_alias)
+            moved_here = within_process.move(array, leaf, may_alias)
+            results[number] = whole_shards.move(array, leaf, may_alias) if moved_here is None else moved_here
     # Of what travels all make the same rounds.
     for travels in (True, False):
         rest = [n for n, result in enumerate(results) if result is None and plan.travels[n] == travels]

@@ -68,7 +68,12 @@ def move(
 
 
 def _exchange(processes: Sequence[int], found: Routes, timeout: float | None) -> Exchange:
-    return Exchange([_cpu(process) for process in processes], found.capacity, timeout)
+    return _among(tuple(_cpu(process) for process in processes), found.capacity, timeout)
+
+
+@functools.lru_cache(maxsize=64)
+def _among(devices: tuple[Any, ...], capacity: int, timeout: float | None) -> Exchange:
+    return Exchange(devices, capacity, timeout)
 
 
 def _layout(sharding: Any, shape: tuple[int, ...]) -> Layout:

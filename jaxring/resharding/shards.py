@@ -54,6 +54,12 @@ def by_device(array: Any) -> dict[Any, jax.Array]:
     return {shard.device: _default(shard) for shard in of(array)}
 
 
+def in_default_memory(sharding: Any) -> bool:
+    """Whether a sharding over CPUs is in the memory that CPUs have by default."""
+    default = jax.local_devices(backend="cpu")[0].default_memory()
+    return sharding.memory_kind in (None, default.kind)
+
+
 def copied(shard: jax.Array) -> Any:
     """A copy on the same device, which shares no memory with it."""
     return jax.device_put(shard, shard.sharding, may_alias=False)
@@ -61,8 +67,12 @@ def copied(shard: jax.Array) -> Any:
 
 def on_the_host(shard: Shard) -> np.ndarray:
     """What NumPy sees of it: on CPUs its own memory, or a copy where its elements lie otherwise than NumPy's would."""
-    data = shard.data
-    if not shard.plain or data.dtype.isbuiltin != 1:
+    return seen(shard.data, shard.plain)
+
+
+def seen(data: jax.Array, plain: bool = True) -> np.ndarray:
+    """The same of a shard's data."""
+    if not plain or data.dtype.isbuiltin != 1:
         # A copy stays with the object that was asked for it, which is not to be the operand's.
         data = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
     return np.asarray(data)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from jaxring.resharding.facts import Facts
 
-# XLA takes 0.2 ms to begin with each shard, so fewer bytes are sooner copied by NumPy, where all of them move.
+# XLA takes 0.2 ms to begin with each shard, so fewer bytes are sooner copied by NumPy.
 _LEAST_BYTES = 4 << 20
 
 
@@ -22,10 +22,10 @@ def move(array: Facts, leaf: Any, may_alias: bool) -> jax.Array | None:
     """The result. Shards that stay are the operand's with ``may_alias``, else copies.
 
     None where a device of this process needs another part than one shard of this process, two need the same one, or
-    another way is as fast.
+    the array is small.
     """
     found, stay, moving = _origins(array)
-    if not found or not isinstance(leaf, jax.Array) or (array.nbytes < _LEAST_BYTES and not (may_alias and stay)):
+    if not found or not isinstance(leaf, jax.Array) or array.nbytes < _LEAST_BYTES:
         return None
     held = shards.by_device(leaf)
     made = {device: held[origin] for device, origin in found.items()}

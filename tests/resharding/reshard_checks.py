@@ -66,7 +66,10 @@ def check(comm, leaves, round_bytes, may_alias=False):
     for x, result, (values, source, target) in zip(tree, results, leaves, strict=True):
         right(result, values, target)
         if values.nbytes:
-            assert kept(x, result) == (staying(values.shape, source, target) if may_alias else set())
+            alike = kept(x, result)
+            may_stay = staying(values.shape, source, target) if may_alias else set()
+            # Of an array of which nothing leaves a process, what is small is copied all the same.
+            assert alike == may_stay or (not alike and values.nbytes <= 4 << 20), (alike, may_stay)
     minimum = sum(least(values.shape, values.dtype.itemsize, *pair) for values, *pair in leaves)
     taking_part = {d.process_index for _, *pair in leaves for sharding in pair for d in sharding.device_set}
     agreement = DIGEST_BYTES * len(taking_part) * (len(taking_part) - 1) if minimum else 0

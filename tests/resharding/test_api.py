@@ -108,13 +108,13 @@ def test_shards_that_stay_are_copied_unless_they_may_be_shared(side):
         np.testing.assert_array_equal(np.asarray(y), numbers(side))
     before = spans(x)
     assert not set(before.values()) & set(spans(apart).values())
-    # The first and the last device of the grid keep their shards when it is transposed.
+    # The first and the last device of the grid keep their shards when it is transposed. Small ones may be copied.
     same = [device for device, at in spans(shared).items() if before[device] == at]
-    assert same == [DEVICES[0], DEVICES[3]]
+    assert same == ([DEVICES[0], DEVICES[3]] if numbers(side).nbytes >= 1 << 20 else [])
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_xla_copies_whole_shards_of_large_arrays_and_of_those_that_may_share_some(side):
+def test_xla_copies_whole_shards_of_large_arrays(side):
     def whole(source, to, may_alias=False):
         x = jax.device_put(numbers(side), source)
         y = whole_shards.move(Facts(x.shape, x.dtype, source, to), x, may_alias)
@@ -123,7 +123,7 @@ def test_xla_copies_whole_shards_of_large_arrays_and_of_those_that_may_share_som
 
     large = numbers(side).nbytes >= 4 << 20
     assert whole(ROWS, REVERSED) == whole(BLOCKS, GRID) == whole(ROWS, REVERSED, may_alias=True) == large
-    assert whole(BLOCKS, GRID, may_alias=True)
+    assert whole(BLOCKS, GRID, may_alias=True) == large
     for to in (COLUMNS, WHOLE, HALF):
         assert not whole(ROWS, to, may_alias=True)
 
