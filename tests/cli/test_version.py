@@ -20,7 +20,9 @@ def test_python_m_jaxring_is_the_command_and_says_its_versions():
     assert done.stdout.startswith(f"jaxring {importlib.metadata.version('jaxring')}, jax {jax}, jaxlib ")
     built = importlib.util.find_spec("jaxring._native_cuda") is not None
     assert ("; CPU engine, CUDA engine built with CUDA " if built else "; CPU engine, no CUDA engine;") in done.stdout
-    assert re.search(r"; transports shared memory, TCP, (no )?TLS .+, (no )?RDMA \(.+\), NCCL's", done.stdout)
+    assert re.search(
+        r"; transports shared memory, NCCL's network plugins, (no )?RDMA \(.+\), TCP, (no )?TLS .+", done.stdout
+    )
     assert "| jax\n" not in done.stderr  # which would take a second
 
 

@@ -9,12 +9,17 @@ from jaxring.world.transports.record import Own, Transport, load
 if TYPE_CHECKING:
     from jaxring.settings import Settings
     from jaxring.world.identity import ProcessInfo
+    from jaxring.world.native import Native
 
 
 class Plugin(Transport):
     name = "plugin"
     words = "network plugin"
     preference = 20
+
+    def found(self, native: Native) -> str:
+        del native
+        return "NCCL's network plugins"
 
     def load(self, own: Own) -> str:
         name = own.settings.plugin

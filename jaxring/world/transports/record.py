@@ -47,6 +47,11 @@ class Transport(abc.ABC):
     by_addresses: bool = False
     within_host: bool = False
 
+    def found(self, native: Native) -> str:
+        """What this machine has of it, in the words of `jaxring --version`."""
+        del native
+        return self.words
+
     def load(self, own: Own) -> str:
         """Loads what the settings ask for, and describes it; "" where there is nothing. Raises JoinError."""
         del own

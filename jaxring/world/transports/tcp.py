@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from jaxring.settings import Settings
     from jaxring.world.identity import ProcessInfo
+    from jaxring.world.native import Native
 
 
 class Tcp(Transport):
@@ -21,6 +22,12 @@ class Tcp(Transport):
     preference = 40
     mend = ""
     by_addresses = True
+
+    def found(self, native: Native) -> str:
+        try:
+            return f"{self.words}, TLS by {' '.join(native.tls_load().split()[:2])}"
+        except RuntimeError:
+            return f"{self.words}, no TLS (no libssl here)"
 
     def load(self, own: Own) -> str:
         if not own.settings.tls:

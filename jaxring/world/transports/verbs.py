@@ -13,12 +13,17 @@ if TYPE_CHECKING:
 
     from jaxring.settings import Settings
     from jaxring.world.identity import ProcessInfo
+    from jaxring.world.native import Native
 
 
 class Verbs(Transport):
     name = "verbs"
     words = "RDMA"
     preference = 30
+
+    def found(self, native: Native) -> str:
+        count = len(native.verbs_ports()[0])
+        return f"RDMA ({count} port{'s' * (count > 1)})" if count else "no RDMA (no port here)"
 
     def joins(self, settings: Settings, own: ProcessInfo, peer: ProcessInfo) -> bool:
         if rdma.common(own.rdma, peer.rdma):
