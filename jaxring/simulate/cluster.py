@@ -33,7 +33,8 @@ class Cluster:
     ``leaf``: hosts that share their first switches. ``rails``: whether there is a first switch for each port of a host.
     ``oversubscription``: speed of all ports of a first switch over that of its links to the spine.
     ``multicast``: the share of ``inside`` that switches reach that reduce and copy, 0 where they cannot.
-    ``multicast_us``: until a rank's first step by such switches.
+    ``multicast_us``: until a rank's first step by such switches. ``multicast_channels``: how many chunks of a rank are
+    on their way through them at once.
     ``domain``: ranks of a host that address each other's memory. ``models``: what messages cost, by protocol.
     ``sources``: where each number comes from.
     """
@@ -56,6 +57,7 @@ class Cluster:
     oversubscription: float
     multicast: float
     multicast_us: float
+    multicast_channels: int
     kind: str
     models: Mapping[str, Model]
     sources: Mapping[str, str] = dataclasses.field(repr=False)

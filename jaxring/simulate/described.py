@@ -32,6 +32,7 @@ class Described:
     leaf: int = 1
     multicast: float = 0.0
     multicast_us: float = 0.0
+    multicast_channels: int = 0
 
     @property
     def ranks(self) -> int:

@@ -15,7 +15,7 @@ from jaxring.plan.gpu import nvls
 from jaxring.plan.schedule import Schedule, Spec
 from jaxring.plan.user import build_user
 from jaxring.plan.user import find as find_user
-from jaxring.simulate import symmetry
+from jaxring.simulate import multicast_slices, symmetry
 from jaxring.simulate.cluster import ClusterNetwork, Folded
 from jaxring.simulate.groups import check, joined, within
 from jaxring.simulate.history import Record
@@ -166,8 +166,17 @@ def simulate(
     if found is not None:
         assert isinstance(network, ClusterNetwork), "only these have hosts that are alike"
         ways = Folded(network, found)
-    played = play(program, ways, model, record, faults.on(network, nranks) if faults else None)
+    hindered = faults.on(network, nranks) if faults else None
     moved = COLLECTIVES[collective].total(one.spec.nranks, nbytes)
+    if algorithm == nvls.NAME:
+        first = play(program, ways, model, None, hindered)
+        shares = _used(network, first, ways.speed, model.wire)
+        switches_us = max((most for _, most in shares.values()), default=0.0) * first.round_us
+        copying_us = multicast_slices.copying_us(
+            collective, moved, cluster.multicast_channels, one.spec.nranks, switches_us
+        )
+        model = dataclasses.replace(model, launch=model.launch + copying_us)
+    played = play(program, ways, model, record, hindered)
     rate = moved / played.round_us / 1000 if played.round_us else 0.0
     return Run(
         cluster.name,

@@ -123,6 +123,7 @@ def _cluster(name: str, data: dict[str, Any]) -> Cluster:
         inside=float(get("inside", "gigabytes")),
         multicast=float(get("inside", "multicast", 0.0)),
         multicast_us=float(get("inside", "multicast_us", 0.0)),
+        multicast_channels=int(get("inside", "multicast_channels", 1)),
         inside_us=numbers.by_protocol("protocol", "inside_us", protocols),
         port=float(get("port", "gigabytes")),
         burst=float(get("port", "burst", 0.0)),
