@@ -119,7 +119,7 @@ def find(
             known = found.get(straggler.process)
             if known is None or straggler.late_us > known.late_us:
                 found[straggler.process] = straggler
-    for straggler in _slow_links(by_call, samples, hosts or {}, without_cpu):
+    for straggler in _slow_links(by_call, samples, hosts or {}, without_cpu, set(found)):
         found.setdefault(straggler.process, straggler)
     return sorted(found.values(), key=lambda each: -each.late_us)
 
@@ -240,8 +240,8 @@ class _Link(NamedTuple):
     nbytes: int
 
 
-def _link(samples: Sequence[Sample], begin: int) -> _Link | None:
-    """The connection that was a process's slowest one most often since ``begin``."""
+def _link(samples: Sequence[Sample], begin: int, late: Collection[str]) -> _Link | None:
+    """The connection that was a process's slowest one most often since ``begin``. ``late``: who comes late."""
     last = [sample for sample in samples if sample.at >= begin]
     peers = collections.Counter(sample.link_peer for sample in last if sample.link_peer >= 0 and sample.link_ns > 0)
     peer, times = next(iter(peers.most_common(1)), (-1, 0))
@@ -249,8 +249,10 @@ def _link(samples: Sequence[Sample], begin: int) -> _Link | None:
         return None
     mine = [sample for sample in last if sample.link_peer == peer and sample.link_ns > 0]
     nbytes, ns = sum(each.link_bytes for each in mine), sum(each.link_ns for each in mine)
-    # Single samples are far too slow where the kernel had no CPU for acknowledgements, or far too fast.
-    rate = _lower_median([each.link_bytes / each.link_ns for each in mine]) * _NS
+    # Single samples are far too slow where the kernel had no CPU for acknowledgements, or far too fast. To a process
+    # that does not read yet most are too slow on a busy machine.
+    rates = sorted(each.link_bytes / each.link_ns for each in mine)
+    rate = rates[3 * (len(rates) - 1) // 4 if f"process {peer}" in late else (len(rates) - 1) // 2] * _NS
     # The first one tells what happened since the one before it.
     span = (mine[-1].at - mine[0].at) * times / (times - 1)
     return _Link(peer, rate, ns / span, span / _NS, nbytes) if span > 0 else None
@@ -274,6 +276,7 @@ def _slow_links(
     samples: Mapping[str, Sequence[Sample]],
     hosts: Mapping[str, str],
     without_cpu: Collection[str],
+    late: Collection[str],
 ) -> Iterable[Straggler]:
     # The data was sent in a collective: in the one of which most is known.
     call = max(by_call, key=lambda each: len(by_call[each]), default="")
@@ -287,7 +290,7 @@ def _slow_links(
         name: link
         for name, of_it in samples.items()
         if name not in without_cpu
-        and (link := _link(of_it, begins[0])) is not None
+        and (link := _link(of_it, begins[0], late)) is not None
         and f"process {link.peer}" not in without_cpu
     }
     slowest = min((link.rate for link in links.values() if link.busy >= often), default=0.0)
