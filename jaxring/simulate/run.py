@@ -15,10 +15,11 @@ from jaxring.plan.gpu import nvls
 from jaxring.plan.schedule import Schedule, Spec
 from jaxring.plan.user import build_user
 from jaxring.plan.user import find as find_user
-from jaxring.simulate import multicast_slices, symmetry
+from jaxring.simulate import symmetry
 from jaxring.simulate.cluster import ClusterNetwork, Folded
 from jaxring.simulate.groups import check, joined, within
 from jaxring.simulate.history import Record
+from jaxring.simulate.links import multicast_slices
 from jaxring.simulate.outcome import Played
 from jaxring.simulate.play import play
 from jaxring.simulate.program import compile_lanes

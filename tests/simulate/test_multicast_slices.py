@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxring.simulate.clusters import load
-from jaxring.simulate.multicast_slices import copying_us, slice_bytes
+from jaxring.simulate.links.multicast_slices import copying_us, slice_bytes
 from jaxring.simulate.run import simulate
 
 MIB = 1 << 20
