@@ -11,7 +11,6 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-from jax.sharding import SingleDeviceSharding
 
 from jaxring.resharding import shards
 from jaxring.resharding.copies import aligned, extent, inside, unit
@@ -19,8 +18,6 @@ from jaxring.resharding.transfer_routes import Leaf, elements, plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import numpy as np
 
     from jaxring.resharding.facts import Facts
 
@@ -71,15 +68,11 @@ def move(array: Facts, leaf: Any, may_alias: bool) -> jax.Array | None:
         part: Any = lambda index: new[way.by_start[begins(index)]].view(dtype)  # noqa: E731
         return jax.make_array_from_callback(array.shape, array.target, part)
     made = [
-        held[device] if device == other else _on(device, seen[other], dtype) for device, other in way.shared.items()
+        held[device] if device == other else shards.from_the_host(device, seen[other].view(dtype))
+        for device, other in way.shared.items()
     ]
-    made += [_on(device, new[number], dtype) for device, number in way.new.items()]
+    made += [shards.from_the_host(device, new[number].view(dtype)) for device, number in way.new.items()]
     return jax.make_array_from_single_device_arrays(array.shape, array.target, made)
-
-
-def _on(device: Any, part: np.ndarray, dtype: np.dtype[Any]) -> jax.Array:
-    # jax.device_put takes longer to begin.
-    return jax.make_array_from_callback(part.shape, SingleDeviceSharding(device), lambda _: part.view(dtype))
 
 
 @functools.lru_cache(maxsize=256)

@@ -167,17 +167,16 @@ def simulate(
     if found is not None:
         assert isinstance(network, ClusterNetwork), "only these have hosts that are alike"
         ways = Folded(network, found)
-    hindered = faults.on(network, nranks) if faults else None
     moved = COLLECTIVES[collective].total(one.spec.nranks, nbytes)
     if algorithm == nvls.NAME:
-        first = play(program, ways, model, None, hindered)
+        first = play(program, ways, model, None, None)
         shares = _used(network, first, ways.speed, model.wire)
         switches_us = max((most for _, most in shares.values()), default=0.0) * first.round_us
         copying_us = multicast_slices.copying_us(
             collective, moved, cluster.multicast_channels, one.spec.nranks, switches_us
         )
         model = dataclasses.replace(model, launch=model.launch + copying_us)
-    played = play(program, ways, model, record, hindered)
+    played = play(program, ways, model, record, faults.on(network, nranks) if faults else None)
     rate = moved / played.round_us / 1000 if played.round_us else 0.0
     return Run(
         cluster.name,
