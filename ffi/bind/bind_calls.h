@@ -36,8 +36,7 @@ class BufferCall {
   BufferCall(const std::string& spec, const std::vector<int32_t>& ranks, int rank, int device, double timeout_s)
       : rank_(rank),
         device_(device),
-        site_(std::make_shared<Site>(&Running(),
-                                     SiteSpec{{spec}, ranks, static_cast<int>(ranks.size()), timeout_s, {0}})) {}
+        site_(Site::Make(&Running(), SiteSpec{{spec}, ranks, static_cast<int>(ranks.size()), timeout_s, {0}})) {}
 
   // The side of another rank of this process. Both sides are called equally often.
   BufferCall Beside(int rank, int device) const {

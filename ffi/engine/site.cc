@@ -27,12 +27,19 @@ void PlanRequest::Identify(uint64_t key, Half half, int process) const {
 
 void PlanRequest::Reject(const Status& status) const { site->Reject(group, collective, status, epoch); }
 
-Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), spec_(std::move(spec)) {
+std::shared_ptr<Site> Site::Make(Engine* engine, SiteSpec spec) {
+  auto site = std::make_shared<Site>(Token{}, engine, std::move(spec));
+  // In the list first: an epoch that begins before that is read here, and of a later one Renew tells the site.
+  engine->sites().Add(site);
+  MutexLock lock(site->mutex_);
+  site->epoch_ = engine->network().epoch();
+  return site;
+}
+
+Site::Site(Token, Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), spec_(std::move(spec)) {
   // Watches signal handlers that were installed meanwhile. The engine also does so at each tick while a call is in
   // flight, but a signal may come before that, and the first call of a program may wait long for its plan.
   WatchSignalsAgain();
-  engine_->sites().Add(this);
-  epoch_ = engine_->network().epoch();
   for (size_t i = 0; i < spec_.groups.size(); ++i) {
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
   }
@@ -42,7 +49,7 @@ Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), 
 }
 
 Site::~Site() {
-  engine_->sites().Remove(this);
+  engine_->sites().Remove(*this);
   engine_->counters().sites--;
 }
 

@@ -55,8 +55,12 @@ struct Arrival {
 };
 
 class Site : public std::enable_shared_from_this<Site> {
+  struct Token {};  // only Make has it
+
  public:
-  Site(Engine* engine, SiteSpec spec);
+  // A site that a new epoch of the job reaches, and an interruption: the engine has it in its list.
+  static std::shared_ptr<Site> Make(Engine* engine, SiteSpec spec);
+  Site(Token, Engine* engine, SiteSpec spec);
   ~Site();
 
   // Takes one participant. Its completion is called exactly once, maybe before this returns.
@@ -173,7 +177,7 @@ class Site : public std::enable_shared_from_this<Site> {
   // A deque, because groups hold participants and cannot be moved.
   std::deque<Group> groups_ JAXRING_GUARDED_BY(mutex_);
   bool watched_ JAXRING_GUARDED_BY(mutex_) = false;
-  uint64_t epoch_ JAXRING_GUARDED_BY(mutex_);
+  uint64_t epoch_ JAXRING_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace jaxring

@@ -4,21 +4,21 @@
 
 namespace jaxring {
 
-void Sites::Add(Site* site) {
+void Sites::Add(const std::shared_ptr<Site>& site) {
   MutexLock lock(sites_mutex_);
-  sites_.emplace(next_++, site);
+  sites_.emplace(site->id(), site);
 }
 
-void Sites::Remove(Site* site) {
+void Sites::Remove(const Site& site) {
   MutexLock lock(sites_mutex_);
-  std::erase_if(sites_, [site](const auto& entry) { return entry.second == site; });
+  sites_.erase(site.id());
 }
 
 std::vector<std::shared_ptr<Site>> Sites::All() {
   std::vector<std::shared_ptr<Site>> all;
   MutexLock lock(sites_mutex_);
   for (const auto& entry : sites_) {
-    if (auto site = entry.second->weak_from_this().lock()) all.push_back(std::move(site));
+    if (auto site = entry.second.lock()) all.push_back(std::move(site));
   }
   return all;
 }

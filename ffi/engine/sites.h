@@ -19,9 +19,9 @@ namespace jaxring {
 
 class Sites {
  public:
-  // A site adds itself when it is made, and removes itself.
-  void Add(Site* site);
-  void Remove(Site* site);
+  // Site::Make adds each site, and a site removes itself.
+  void Add(const std::shared_ptr<Site>& site);
+  void Remove(const Site& site);
   // Those that are not being destroyed.
   std::vector<std::shared_ptr<Site>> All();
 
@@ -42,10 +42,9 @@ class Sites {
   void Forget();
 
  private:
-  Mutex sites_mutex_;  // no other mutex is taken under it
-  std::map<uint64_t, Site*> sites_ JAXRING_GUARDED_BY(sites_mutex_);
-  uint64_t next_ JAXRING_GUARDED_BY(sites_mutex_) = 0;
-  Mutex mutex_;  // nor under this one
+  Mutex sites_mutex_;                                                               // no other mutex is taken under it
+  std::map<uint64_t, std::weak_ptr<Site>> sites_ JAXRING_GUARDED_BY(sites_mutex_);  // by id, so in the order of making
+  Mutex mutex_;                                                                     // nor under this one
   std::vector<std::weak_ptr<Site>> watched_ JAXRING_GUARDED_BY(mutex_);
   std::map<std::pair<uint64_t, bool>, std::shared_ptr<std::atomic<uint64_t>>> counters_ JAXRING_GUARDED_BY(mutex_);
   std::map<uint64_t, Status> failures_ JAXRING_GUARDED_BY(mutex_);

@@ -87,7 +87,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   auto epilogue_operands = attributes.get<int64_t>("epilogue_operands");
   auto epilogue_states = attributes.get<int64_t>("epilogue_states");
   const bool has_epilogue = epilogue_operands.has_value() && epilogue_states.has_value();
-  return std::make_unique<SiteState>(SiteState{std::make_shared<Site>(engine, std::move(site)), *has_input, *has_output,
+  return std::make_unique<SiteState>(SiteState{Site::Make(engine, std::move(site)), *has_input, *has_output,
                                                *row_elements, buffer_per_block.has_value() && *buffer_per_block,
                                                has_epilogue ? *epilogue_operands : -1,
                                                has_epilogue ? *epilogue_states : -1});

@@ -64,7 +64,7 @@ void CheckLeftBefore(bool raised) {
   job.Answer("alone", [settings](int process, const PlanRequest& request) {
     request.Resolve(MakePlan(Find("all_reduce ring 4x1 x1"), settings, process, 1));
   });
-  auto site = std::make_shared<Site>(&job.engine(0), SiteSpec{{"alone"}, {0, 1, 2, 3}, 4, 60, {0}});
+  auto site = Site::Make(&job.engine(0), SiteSpec{{"alone"}, {0, 1, 2, 3}, 4, 60, {0}});
   std::vector<int32_t> data(100, 5);
   Ends ends("alone");
   site->Arrive(Arriving(0, 1, data, data, ends.Expect()));

@@ -21,7 +21,7 @@ CASE("a call without a plan is named by its place") {
   for (const char* place : {"", "train.py:3 (jit(step)/reduce_sum)"}) {
     SiteSpec made{{spec}, {0, 1}, 2, 0.2, {0}};
     if (*place != 0) made.shown = {place};
-    auto site = std::make_shared<Site>(&job.engine(0), made);
+    auto site = Site::Make(&job.engine(0), made);
     std::vector<int32_t> data(100, 5);
     Ends ends("unplanned");
     site->Arrive(Arriving(0, 1, data, data, ends.Expect()));
@@ -59,7 +59,7 @@ CASE("buffers of an epilogue that do not fit") {
   Job job(1, Wire::kShared);
   Settings settings = Sized(kBlock, 60, Protocol::kMemory);
   settings.dtype = DType::kF32;
-  auto site = std::make_shared<Site>(&job.engine(0), SiteSpec{{"momentum"}, {0, 1, 2, 3}, 4, 60, {0}});
+  auto site = Site::Make(&job.engine(0), SiteSpec{{"momentum"}, {0, 1, 2, 3}, 4, 60, {0}});
   job.Answer("momentum", [&](int process, const PlanRequest& request) {
     auto plan = MakePlan(Find("reduce_scatter direct 1x4 x1"), settings, process, job.channels());
     plan->epilogue = MakeEpilogue({"momentum"}, DType::kF32, DType::kF32, {DType::kF32, DType::kF32});
@@ -122,7 +122,7 @@ CASE("a plan is refused") {
   Job job(1, Wire::kShared);
   const Schedule& schedule = Find("all_reduce direct 1x4 x1");
   Settings settings = Sized(100, 60, Protocol::kMemory);
-  auto site = std::make_shared<Site>(&job.engine(0), SiteSpec{{"rejected"}, {0, 1, 2, 3}, 4, 60, {0}});
+  auto site = Site::Make(&job.engine(0), SiteSpec{{"rejected"}, {0, 1, 2, 3}, 4, 60, {0}});
   std::atomic<int> asked{0};
   job.Answer("rejected", [&](int process, const PlanRequest& request) {
     if (asked++ < 2) return request.Reject(Status::Error(Code::kFailedPrecondition, "no plan"));

@@ -1,14 +1,17 @@
 // A job continues after a halt, and nothing of its old epoch reaches the new one.
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/calls/site_names.h"
 #include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/schedules.h"
+#include "tests/support/site4.h"
 #include "tests/support/values.h"
 
 namespace jaxring::test {
@@ -239,6 +242,33 @@ void CheckNothingIsLeft(Wire wire) {
     for (int run = 0; run < 3; ++run) Execution(&call, run, epoch + run).RunOk();
     // Workers drop ended operations at their next poll.
     Until([&] { return Descriptors() == descriptors && SharedMappings() == mappings; }, "nothing is left behind");
+  }
+}
+
+// A program that is loaded while the job is rebuilt takes part in the next epoch: plans of that reach its call sites.
+CASE("sites are made while epochs begin") {
+  constexpr uint64_t kEpochs = 20;
+  Job job(1, Wire::kShared);
+  job.Answer("loaded", [](int, const PlanRequest&) {});
+  std::atomic<bool> over{false};
+  std::vector<std::shared_ptr<Site>> sites;
+  std::thread loads([&] {
+    while (!over && sites.size() < 50'000) {
+      sites.push_back(Site::Make(&job.engine(0), SiteSpec{{"loaded"}, {0, 1}, 2, 60, {0}}));
+    }
+  });
+  for (uint64_t epoch = 1; epoch <= kEpochs; ++epoch) {
+    job.engine(0).Halt("rebuilding");
+    job.Renew(epoch);
+  }
+  over = true;
+  loads.join();
+  for (size_t i = 0; i < sites.size(); i += sites.size() / 100 + 1) {
+    std::vector<int32_t> data(100);
+    Ends ends("rejection");
+    sites[i]->Arrive(Arriving(0, 0, data, data, ends.Expect()));
+    sites[i]->Reject(0, 0, Status::Error(Code::kFailedPrecondition, "no plan in this epoch"), kEpochs);
+    CHECK(Says(ends.Wait()[0], "no plan in this epoch"));
   }
 }
 

@@ -71,7 +71,7 @@ CASE("a rank of this process does not arrive") {
     answered.get_future().wait();
     request.Reject(Status::Error(Code::kUnavailable, "no plan"));
   });
-  auto unplanned = std::make_shared<Site>(&job.engine(0), SiteSpec{{"waits"}, {0}, 1, 60, {0}});
+  auto unplanned = Site::Make(&job.engine(0), SiteSpec{{"waits"}, {0}, 1, 60, {0}});
   Ends rejected("rejected");
   Arrival arrival{0, 0, 1, {}, 0, 0};
   arrival.participant.done = rejected.Expect();
@@ -97,7 +97,7 @@ CASE("a peer that is still planning") {
     answered.get_future().wait();
     request.Reject(Status::Error(Code::kUnavailable, "no plan"));
   });
-  auto unplanned = std::make_shared<Site>(&job.engine(1), SiteSpec{{"waits"}, {0}, 1, 60, {0}});
+  auto unplanned = Site::Make(&job.engine(1), SiteSpec{{"waits"}, {0}, 1, 60, {0}});
   Ends rejected("rejected");
   Arrival arrival{0, 0, 1, {}, 0, 0};
   arrival.participant.done = rejected.Expect();

@@ -116,7 +116,7 @@ class Member {
       const int n = scenario_.operations[i].schedule->ranks();
       SiteSpec spec{{std::to_string(i)}, {}, n, 30, {0}};
       for (int rank = 0; rank < n; ++rank) spec.groups.push_back(rank);
-      sites_.push_back(std::make_shared<Site>(engine_.get(), spec));
+      sites_.push_back(Site::Make(engine_.get(), spec));
     }
     // A process that has failed begins nothing more: the lost messages may be missing in later calls, too.
     for (int round = 0; round < scenario_.rounds && Round(round); ++round) {

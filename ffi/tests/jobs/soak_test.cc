@@ -170,7 +170,7 @@ class Member {
     const int n = schedule->ranks(), rank = process_ - first;
     SiteSpec spec{{std::to_string(number)}, {}, n, 30, {0}};
     for (int r = 0; r < n; ++r) spec.groups.push_back(r);
-    auto site = std::make_shared<Site>(engine, spec);
+    auto site = Site::Make(engine, spec);
     const uint64_t block = settings.block * ElementBytes(settings.dtype);
     std::vector<Buffer> inputs;
     for (int r = 0; r < n; ++r) inputs.push_back(Input(settings, schedule->in_blocks, r, number % 1000));

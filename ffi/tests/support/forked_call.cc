@@ -13,7 +13,7 @@ Status ForkedCall::Run() {
   if (!site_) {
     std::vector<int32_t> group(ranks);
     std::iota(group.begin(), group.end(), 0);
-    site_ = std::make_shared<Site>(engine_, SiteSpec{{spec_}, group, ranks, 60, {0}});
+    site_ = Site::Make(engine_, SiteSpec{{spec_}, group, ranks, 60, {0}});
   }
   std::vector<int32_t> in(schedule_.in_blocks * block_, process_ + 1), out(schedule_.out_blocks * block_);
   Ends ends(schedule_.name + ", " + spec_);

@@ -27,7 +27,7 @@ class FusedSites {
         request.Resolve(MakeOne(i, process, request));
       });
     }
-    for (int p = 0; p < schedule.processes(); ++p) sites_.push_back(std::make_shared<Site>(&job->engine(p), spec));
+    for (int p = 0; p < schedule.processes(); ++p) sites_.push_back(Site::Make(&job->engine(p), spec));
   }
 
   // Sets how one of the collectives is planned from now on.

@@ -267,7 +267,7 @@ std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings
 }
 
 void Call::MakeAgain(int process) {
-  sites_[process] = std::make_shared<Site>(&job_->engine(process), SiteSpec(sites_[process]->spec()));
+  sites_[process] = Site::Make(&job_->engine(process), SiteSpec(sites_[process]->spec()));
 }
 
 Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_timeout_s)
@@ -276,7 +276,7 @@ Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_ti
   const std::string spec = "call " + std::to_string(job->NextKey());
   SiteSpec site{{spec}, {}, schedule.ranks(), site_timeout_s, {0}};
   for (int rank = 0; rank < schedule.ranks(); ++rank) site.groups.push_back(rank);
-  for (int p = 0; p < schedule.processes(); ++p) sites_.push_back(std::make_shared<Site>(&job->engine(p), site));
+  for (int p = 0; p < schedule.processes(); ++p) sites_.push_back(Site::Make(&job->engine(p), site));
   job->Answer(spec, [plans = schedule, s = settings_, job](int p, const PlanRequest& request) {
     auto plan = MakePlan(plans, s, p, job->channels());
     plan->epoch = request.epoch;

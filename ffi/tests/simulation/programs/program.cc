@@ -87,7 +87,7 @@ void Program::Begin(Simulation* simulation) {
       spec.specs.push_back(std::to_string(call));
     }
     for (int rank = 0; rank < ranks(); ++rank) spec.groups.push_back(rank);
-    for (int p = 0; p < processes(); ++p) made.sites.push_back(std::make_shared<Site>(&simulation->engine(p), spec));
+    for (int p = 0; p < processes(); ++p) made.sites.push_back(Site::Make(&simulation->engine(p), spec));
   }
 }
 
