@@ -13,8 +13,9 @@ namespace {
 // A small operation costs less than handing it to another thread (18 us across two cores), so the launching thread
 // executes it to its end. The limit for ranks of this process, of all bytes that are read:
 constexpr uint64_t kSmallMemoryBytes = 1 << 20;
-// and between processes, of one rank's bytes:
-constexpr uint64_t kSmallBytes = 64 << 10;
+// and between processes, of one rank's bytes. A worker that has to wake first may come later than all of their
+// messages, and its delay makes the peers hand over, too:
+constexpr uint64_t kSmallBytes = 1 << 20;
 // A launching thread polls no longer than this: deadlines and reported failures are only checked for operations that
 // were handed to workers.
 constexpr auto kPollAtMost = std::chrono::seconds(1);
