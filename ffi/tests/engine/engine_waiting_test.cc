@@ -1,0 +1,48 @@
+// Which operations the thread that launches them keeps while it waits for a peer, and which it gives to the workers.
+#include <chrono>
+#include <thread>
+
+#include "engine/threads/cpu_placement.h"
+#include "tests/support/cases.h"
+#include "tests/support/job.h"
+#include "tests/support/schedules.h"
+#include "tests/support/site4.h"
+#include "tests/support/values.h"
+
+namespace jaxring::test {
+namespace {
+
+// The operations that process 0's launching thread has ended itself, of one whose peer comes 50 ms later.
+uint64_t EndedByLaunchingThread(uint64_t block) {
+  constexpr int64_t kPatienceUs = 30'000'000;
+  Job job(2, Wire::kShared, 64 << 10, 2, kPatienceUs);
+  Call call(&job, Find("all_reduce ring 2x1 x1"), Sized(block));
+  const auto inputs = Inputs(call, 1);
+  auto outputs = Outputs(call);
+  uint64_t before = 0;
+  for (int run = 0; run < 2; ++run) {  // the first one waits for its plan, and goes to the workers
+    before = job.engine(0).counters().inline_operations;
+    Ends ends(call.Describe());
+    const Completion first = ends.Expect(), second = ends.Expect();
+    std::thread launching([&] { call.Arrive(0, run, inputs[0].data(), outputs[0].data(), first); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    call.Arrive(1, run, inputs[1].data(), outputs[1].data(), second);
+    launching.join();
+    ends.WaitOk();
+  }
+  Reference reference(call, inputs);
+  for (int rank : {0, 1}) reference.Check(rank, outputs[rank]);
+  return job.engine(0).counters().inline_operations - before;
+}
+
+CASE("a small operation stays with its thread until the peer comes") {
+  CHECK_EQ(EndedByLaunchingThread(262'144), 1u);  // 1 MiB
+}
+
+CASE("workers wait for the peer of another one") {
+  // One CPU is crowded by two processes, whose threads then keep operations of any size.
+  if (AllowedCpus() > 1) CHECK_EQ(EndedByLaunchingThread(262'145), 0u);
+}
+
+}  // namespace
+}  // namespace jaxring::test
