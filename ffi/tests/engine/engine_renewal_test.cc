@@ -17,12 +17,6 @@
 namespace jaxring::test {
 namespace {
 
-bool Says(const Status& status, const std::string& text) {
-  const bool says = status.message.find(text) != std::string::npos;
-  if (!says) std::cerr << "'" << status.message << "' does not say '" << text << "'" << std::endl;
-  return says;
-}
-
 template <class Condition>
 void Until(Condition condition, const char* what) {
   const auto late = Clock::now() + std::chrono::seconds(60);
