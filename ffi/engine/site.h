@@ -58,7 +58,7 @@ class Site : public std::enable_shared_from_this<Site> {
   struct Token {};  // only Make has it
 
  public:
-  // A site that a new epoch of the job reaches, and an interruption: the engine has it in its list.
+  // The engine has it in its list, by which renewals and interruptions reach it.
   static std::shared_ptr<Site> Make(Engine* engine, SiteSpec spec);
   Site(Token, Engine* engine, SiteSpec spec);
   ~Site();
