@@ -50,9 +50,18 @@ not in the tables of several. What a program's size counts:
 # How many times as fast as JAX's Gloo programs are to be between processes: up to a size, and from a size on.
 AIMS = ((0, 64 << 10, 5.0), (1 << 20, float("inf"), 3.0))
 OF_AIMS = """\
-Between processes programs are to take a fifth of Gloo's time up to 64 KiB, and a third of it from 1 MiB on. Of {count}
-rows with Gloo {missed} miss that. `fft`, `data_parallel`, `fsdp` and `tensor_parallel` hold compute, which takes both
-the same time; `gather`, `sum`, `transpose`, `roll` and `reshard` hold hardly any.
+Between processes collectives are to take a fifth of Gloo's time up to 64 KiB, and a third of it from 1 MiB on. Of
+{count} rows of collectives alone {missed} miss that:
+"""
+OF_PROGRAMS_AIMS = """\
+Of the {count} rows of whole programs with Gloo {missed} have a smaller ratio. `fft`, `data_parallel`, `fsdp` and
+`tensor_parallel` hold compute, which takes both the same time, and where a process has two devices XLA takes about
+0.1 ms to start any program:
+"""
+OF_ALONE = """\
+The collectives that XLA inserts into these programs when it compiles them without jaxring, by themselves: the same
+shapes, in the same order, each after the one before, the whole list {chain} times in one program. So neither compute
+nor what it takes to start a program hides how fast they are.
 """
 # Of pages, by the module that measured them.
 TITLES = {"benchmarks.cpu": "Benchmarks of the CPU engine", "benchmarks.programs": "Benchmarks of whole programs"}
@@ -88,7 +97,8 @@ def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Ite
     yield from _machine(data[rows[0].name])
     yield from ("```", f"python -m {module} --out {folder.as_posix()}", "```", "")
     lost: list[str] = []
-    for row in rows:
+    whole, alone = ([row for row in rows if row.alone == each] for each in (False, True))
+    for row in whole:
         yield from (f"## {row.title}", "")
         if data[row.name]["date"] != data[rows[0].name]["date"]:
             yield from _machine(data[row.name])
@@ -100,16 +110,22 @@ def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Ite
         for collective in row.collectives:
             own = [r for r in results[row.name] if r.case.name == collective]
             copy = data[row.name]["machine"]["copy_gbs"]
-            yield from _table(row, collective, own, copy)
+            yield from _table(row, own, copy)
             lost += losses(row, own)
             if not row.programs and len({r.case.nbytes for r in own}) > 2:
                 plot = f"{row.name}-{collective}.png"
                 report.plot(folder / plot, own)
                 yield from (f"![{row.title}: {collective}]({path}/{plot})", "")
+    if alone:
+        yield from ("## The collectives alone", "", OF_ALONE.format(chain=alone[0].chain))
+    for row in alone:
+        yield from (f"### {row.title}", "", *_machine(data[row.name]), *_table(row, results[row.name]))
+        lost += losses(row, results[row.name])
     yield from ("## Where we lose", "")
     yield from lost or ["Nowhere in these tables."]
     if rows[0].programs:
-        yield from ("", *_against_gloo(rows, results))
+        yield from ("", "## Where we are less than 5 and 3 times as fast as Gloo", "")
+        yield from (*_against_gloo(OF_AIMS, alone, results), "", *_against_gloo(OF_PROGRAMS_AIMS, whole, results))
     notes = folder / "notes.md"
     if notes.exists():
         yield from ("", notes.read_text().rstrip())
@@ -126,25 +142,29 @@ def _machine(data: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _table(row: Row, collective: str, results: Sequence[Result], copy_gbs: float) -> Iterator[str]:
+def _table(row: Row, results: Sequence[Result], copy_gbs: float = 0.0) -> Iterator[str]:
+    """Of one collective or program; of all programs where their collectives run alone."""
     names = [
         name for name in dict.fromkeys(r.peer for r in results) if any(r.times_us for r in results if r.peer == name)
     ]
     base = find(row.peers[0]).ours
     peers = [name for name in names if find(name).ours == base and name != base]
-    how = f"{row.dtype}, {row.processes} x {row.devices} ranks"
-    more = [f"{row.chain} in a chain" * (row.chain > 1), "donated" * row.inplace]
-    more += [f"`{name}={value}`" for name, value in row.environment.items()]
-    yield f"`{collective}`, {', '.join([how, *filter(None, more)])}. Ours: {find(base).title}."
-    yield ""
+    if not row.alone:
+        how = f"{row.dtype}, {row.processes} x {row.devices} ranks"
+        more = [f"{row.chain} in a chain" * (row.chain > 1), "donated" * row.inplace]
+        more += [f"`{name}={value}`" for name, value in row.environment.items()]
+        yield f"`{results[0].case.name}`, {', '.join([how, *filter(None, more)])}. Ours: {find(base).title}."
+        yield ""
     titles = [f"{find(name).title} / ours" for name in peers]
     shares = [] if row.programs else ["bus Gbit/s" if row.network else "light"]
-    columns = ["size", "ours us", *titles, *shares, "collectives" if row.programs else "choice"]
+    columns = [*["collectives of"] * row.alone, "size", "ours us", *titles, *shares]
+    columns.append("collectives" if row.programs else "choice")
     yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
     for ours in (r for r in results if r.peer == base and r.times_us):
         low, high = ours.spread
-        cells = [shown(ours.case.moved(ours.ranks)), f"{ours.median_us:,.1f} ({low:,.1f}..{high:,.1f})"]
+        cells = [f"`{ours.case.name}`"] * row.alone
+        cells += [shown(ours.case.moved(ours.ranks)), f"{ours.median_us:,.1f} ({low:,.1f}..{high:,.1f})"]
         cells += [_ratio(ours, next(r for r in results if r.peer == name and r.case == ours.case)) for name in peers]
         if shares:
             cells.append(f"{8 * ours.busbw:.3f}" if row.network else f"{ours.light(copy_gbs):.0%}")
@@ -168,18 +188,19 @@ def losses(row: Row, results: Sequence[Result]) -> Iterator[str]:
         if is_ours(peer.peer) or not peer.times_us or ours is None or peer.median_us >= ours.median_us:
             continue
         yield (
-            f"* {row.title}, {peer.case.name} of {shown(peer.case.nbytes)}: {find(peer.peer).title} takes "
+            f"* {row.title}, {'collectives of ' * row.alone}{peer.case.name} of {shown(peer.case.nbytes)}: "
+            f"{find(peer.peer).title} takes "
             f"{peer.median_us / ours.median_us:.2f} of our time."
         )
 
 
-def _against_gloo(rows: Sequence[Row], results: dict[str, list[Result]]) -> Iterator[str]:
-    """The section that says which rows miss AIMS."""
+def _against_gloo(text: str, rows: Sequence[Row], results: dict[str, list[Result]]) -> Iterator[str]:
+    """``text``, and a table of the rows that miss AIMS."""
     found = [ratio for row in rows for ratio in ratios_to_gloo(row, results[row.name])]
     missed = [line for line, ratio, aim in found if ratio < aim]
-    yield from ("## Where we are less than 5 and 3 times as fast as Gloo", "")
-    yield OF_AIMS.format(count=len(found), missed=len(missed))
-    yield from ("| row | size | Gloo / ours | aim |", "|---|---|---|---|", *missed)
+    yield text.format(count=len(found), missed=len(missed))
+    if missed:
+        yield from ("| row | size | Gloo / ours | aim |", "|---|---|---|---|", *missed)
 
 
 def ratios_to_gloo(row: Row, results: Sequence[Result]) -> Iterator[tuple[str, float, float]]:

@@ -55,6 +55,7 @@ class Row:
     sizes: tuple[str, ...]
     peers: tuple[str, ...]
     programs: bool = False  # `collectives` names whole programs
+    alone: bool = False  # of these programs only the collectives, `chain` times
     dtype: str = "float32"
     inplace: bool = False
     chain: int = 1
@@ -65,7 +66,7 @@ class Row:
     def cases(self, collective: str) -> Sequence[Case | Program]:
         """Of one collective or program."""
         if self.programs:
-            return [Program(collective, size(text)) for text in self.sizes]
+            return [Program(collective, size(text), chain=self.chain, alone=self.alone) for text in self.sizes]
         return [
             Case(collective, "sum", self.dtype, size(text), self.inplace, self.chain)
             for text in self.sizes

@@ -92,7 +92,7 @@ def row(made: table.Table, results: Sequence[Result], result: Result, copy_gbs: 
     cells |= {
         "time us": f"{result.median_us:.1f}",
         "quartiles": f"{low:.1f}..{high:.1f}",
-        "#wrong": str(result.wrong) if case.chain == 1 else "",
+        "#wrong": str(result.wrong) if case.checked else "",
         "ratio": "" if math.isnan(ratio) else f"{ratio:.2f}",
         "choice": result.choice,
     }
@@ -155,7 +155,7 @@ def save_csv(path: pathlib.Path | None, measured: Sequence[Sequence[Result]], co
             cells += [result.algbw, result.busbw, result.light(copy_gbs), case.count(result.ranks)]
         else:
             cells += [""] * 4
-        lines.writerow([*cells, result.wrong if case.chain == 1 else "", result.choice, ""])
+        lines.writerow([*cells, result.wrong if case.checked else "", result.choice, ""])
     if path is None:
         print(text.getvalue(), end="")
         return

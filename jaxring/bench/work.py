@@ -55,6 +55,11 @@ class Case:
         """Whether the operation has a meaning."""
         return self.facts.reduces
 
+    @property
+    def checked(self) -> bool:
+        """Whether results are compared with `expected`, which is that of one collective."""
+        return self.chain == 1
+
     def count(self, ranks: int) -> int:
         """Elements of a rank's operand; whole blocks where the collective counts ranks."""
         elements = self.nbytes // itemsize(self.dtype)

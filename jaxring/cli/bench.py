@@ -23,7 +23,8 @@ its processes, hosts and devices as they are; process 0 prints. Peers are jaxrin
     jaxring bench --program fsdp,fft -n 2x2 -b 64K -e 4M -f 64 --peers gloo
 
 times whole programs, plain `jax.jit` over sharded arrays, under `jaxring.install(whole_program=True)` and without: XLA
-inserts the collectives. The choice says how many of them are whose. --program alone measures all of them.
+inserts the collectives. The choice says how many of them are whose. --program without names measures all of them.
+With --alone only these collectives run, each after the other, and the whole list --chain times in one program.
 
     jaxring bench --tuner -n 2x1 -n 4x1
 
@@ -73,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("collectives", nargs="*", type=collective, metavar="COLLECTIVE", help=", ".join(work.COLLECTIVES))
     help_ = f"whole programs, whose collectives XLA inserts (default: all): {', '.join(PROGRAMS)}"
     add("--program", dest="programs", nargs="?", default="", const=",".join(PROGRAMS), metavar="LIST", help=help_)
+    add("--alone", action="store_true", help="of these programs only the collectives, without compute")
     add("--tuner", action="store_true", help="how near the tuner's choices are to the best candidates")
     modules.add_own(parser)
     add("--job", action="store_true", help="measure the job that this process is part of, instead of starting one")
@@ -231,6 +233,8 @@ def _check(arguments: argparse.Namespace) -> None:
             dtypes.check(arguments.op, arguments.dtype)
         except TypeError as error:
             raise JaxringError(f"{error}.") from None
+    if arguments.alone and not arguments.programs:
+        raise JaxringError("--alone is of --program: add it, or leave --alone out.")
     if (arguments.modules or arguments.own) and not arguments.tuner:
         raise JaxringError("--import and --algorithm are of --tuner: add it, or leave them out.")
     if arguments.json == arguments.csv == _STDOUT:
@@ -287,7 +291,8 @@ def _work(
         print(f"{name}: left out of --program, which are programs of JAX", file=out)
     served = dataclasses.replace(job, peers=tuple(name for name in job.peers if name not in others))
     for program in _programs(arguments) * arguments.repeat:
-        yield served, [Program(program, nbytes) for nbytes in sizes]
+        chain = arguments.chain if arguments.alone else 1
+        yield served, [Program(program, nbytes, chain=chain, alone=arguments.alone) for nbytes in sizes]
 
 
 def _programs(arguments: argparse.Namespace) -> list[str]:

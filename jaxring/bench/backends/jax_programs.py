@@ -11,6 +11,7 @@ from jax import lax
 from jax.sharding import Mesh
 
 import jaxring
+from jaxring.bench.backends.jax_alone import CollectivesAlone
 from jaxring.bench.backends.jax_collective import OneCollective, jaxring_call, lax_call, place, program
 from jaxring.bench.backends.jax_whole import WholeProgram
 from jaxring.bench.programs import Program
@@ -33,7 +34,7 @@ class Backend:
             launch.initialize()
         self._mesh = Mesh(np.array(jax.devices()), (AXIS,))
         self.ranks = self._mesh.size
-        self._prepared: OneCollective | WholeProgram
+        self._prepared: OneCollective | WholeProgram | CollectivesAlone
         if peer == "mpi":
             # The first collective over MPI must be small, because it begins on another thread.
             first = program(self._mesh, lambda x: lax.psum(x, AXIS))
@@ -42,15 +43,22 @@ class Backend:
     def prepare(self, case: Case | Program) -> str:
         """Compiles the case. Returns why it cannot be served, or ""."""
         if isinstance(case, Program):
-            if self._ours:
-                jaxring.install(whole_program=True)
-            self._prepared = WholeProgram(case, self._mesh)
+            if case.alone:
+                jaxring.uninstall()
+                self._prepared = CollectivesAlone(case, self._mesh, self._install)
+            else:
+                self._install()
+                self._prepared = WholeProgram(case, self._mesh)
             return ""
         call = (jaxring_call if self._ours else lax_call)(case, self._mesh)
         if call is None:
             return f"no {case.op} {case.collective}"
         self._prepared = OneCollective(case, call, self._mesh)
         return ""
+
+    def _install(self) -> None:
+        if self._ours:
+            jaxring.install(whole_program=True)
 
     def step(self) -> None:
         """Runs the case once and waits for its end."""

@@ -67,12 +67,22 @@ class WholeProgram:
 
     def choice(self) -> str:
         """How many collectives the program has, and who carries them."""
-        every = [each.engine for each in listed(self._run.lower(*self._operands).compile())]
-        found = [f"{every.count(engine)} {engine.value}" for engine in Engine if engine in every]
-        return ", ".join(found) or "no collective"
+        return carried(self.compiled())
+
+    def compiled(self) -> jax.stages.Compiled:
+        """The program, compiled anew."""
+        made: jax.stages.Compiled = self._run.lower(*self._operands).compile()
+        return made
 
     def _sharding(self, spec: P) -> NamedSharding:
         return NamedSharding(self._mesh, spec)
 
     def _constrain(self, x: Any, spec: P) -> Any:
         return jax.lax.with_sharding_constraint(x, self._sharding(spec))
+
+
+def carried(compiled: jax.stages.Compiled) -> str:
+    """How many collectives a program has, and who carries them."""
+    every = [each.engine for each in listed(compiled)]
+    found = [f"{every.count(engine)} {engine.value}" for engine in Engine if engine in every]
+    return ", ".join(found) or "no collective"

@@ -23,13 +23,15 @@ class Program:
     """One measurement: a program of `PROGRAMS` of one size, in float32 (complex64 for ``fft``).
 
     ``nbytes``: what the table of programs says that its size counts. Dimensions are whole numbers of what each device
-    has, so that programs are a little larger or smaller than that.
+    has, so that programs are a little larger or smaller than that. ``alone``: only the collectives that XLA inserts
+    into it, ``chain`` times in one program.
     """
 
     program: str
     nbytes: int
     inplace: bool = False
     chain: int = 1
+    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -39,7 +41,12 @@ class Program:
     @property
     def what(self) -> str:
         """What titles say of it."""
-        return f"program {self.program}"
+        return f"collectives of program {self.program}" if self.alone else f"program {self.program}"
+
+    @property
+    def checked(self) -> bool:
+        """Whether results are compared with right ones."""
+        return True
 
     def moved(self, ranks: int) -> int:
         """The size that tables show."""
