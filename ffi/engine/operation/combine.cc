@@ -4,6 +4,7 @@
 
 #include "engine/operation/float_mode.h"
 #include "engine/operation/pages.h"
+#include "reduce/copy.h"
 
 namespace jaxring {
 namespace {
@@ -24,7 +25,8 @@ void CombineWide(const Plan& plan, const std::vector<Source>& sources, const std
   const Kernels& kernels = *plan.data.kernels;
   const ScopedFloatMode mode(kIeeeFloatMode);
   const size_t raw = plan.data.element_bytes, wide = plan.data.partial_bytes;
-  alignas(64) char accumulator[kBlock * 16];
+  alignas(64) char accumulator[kBlock * 16], result[kBlock * 16];
+  bool streamed = false;
   for (uint64_t begin = 0; begin < elements; begin += kBlock) {
     uint64_t n = std::min(kBlock, elements - begin);
     bool first = true;
@@ -41,12 +43,17 @@ void CombineWide(const Plan& plan, const std::vector<Source>& sources, const std
     for (const Destination& destination : destinations) {
       char* data = static_cast<char*>(destination.data) + begin * (destination.partial ? wide : raw);
       if (destination.partial) {
-        std::memcpy(data, accumulator, n * wide);
+        CopyBlock(data, accumulator, n * wide, destination.stream);
+      } else if (destination.stream) {
+        kernels.store(result, accumulator, n, divisor);
+        CopyBlock(data, result, n * raw, true);
       } else {
         kernels.store(data, accumulator, n, divisor);
       }
+      streamed |= destination.stream;
     }
   }
+  if (streamed) StreamFence();
 }
 
 }  // namespace

@@ -148,9 +148,10 @@ bool Interpreter::TakeSharedBlock(Operation& op, Lane& lane, const Step& step, u
   for (uint32_t i = 0; i < step.send_count; ++i) {
     const uint32_t entry = step.send_begin + i;
     if (Peer::memory(table.peers[entry])) continue;
-    const SendLink* link = SendTo(op, lane, entry);
+    SendLink* link = SendTo(op, lane, entry);
     if (link == nullptr || !link->shared_blocks) continue;
     blocks = link->shared_blocks;
+    lane.shared_block.stores = &link->simple.stores();
     ++readers;
   }
   if (readers < 2) return false;

@@ -84,7 +84,8 @@ struct Flow {
 // A shared block that the value of a step is in.
 struct HeldSharedBlock {
   std::shared_ptr<SharedBlockPool> pool;
-  int index = -1;      // in the pool; -1: there is none
+  int index = -1;                 // in the pool; -1: there is none
+  StoreChoice* stores = nullptr;  // of a link to one of its readers
   uint32_t holds = 0;  // references to it: one for the lane, and one for each message that it has yet to send
 };
 

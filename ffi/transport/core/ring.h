@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/store_choice.h"
 #include "transport/core/doorbell.h"
 #include "transport/core/shared_block_pool.h"
 
@@ -123,6 +124,8 @@ class RingSender {
   // the slot. The peer must have mapped this process's shared blocks.
   void PublishSharedBlock(uint64_t position, uint32_t block, const MessageId& id, Message message);
   const RingMemory& memory() const { return memory_; }
+  // How payloads are to be written.
+  StoreChoice& stores() { return stores_; }
   void set_on_publish(Notifier* notifier) { on_publish_ = notifier; }
   // Injects faults; before the first message. `faults` must outlive this.
   void set_faults(Faults* faults) { faults_ = faults; }
@@ -134,6 +137,7 @@ class RingSender {
   RingMemory memory_;
   Notifier* on_publish_;
   Faults* faults_ = nullptr;
+  StoreChoice stores_;
   Mutex mutex_;
   uint64_t tail_ JAXRING_GUARDED_BY(mutex_) = 0;
   uint64_t head_seen_ JAXRING_GUARDED_BY(mutex_) = 0;

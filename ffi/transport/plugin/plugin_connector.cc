@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "base/clock.h"
 #include "base/hex.h"
 #include "base/thread_name.h"
 #include "transport/plugin/plugin_pump.h"
@@ -14,7 +15,6 @@
 namespace jaxring {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 // How long the thread polls before it sleeps, and for how long it sleeps at first and at most.
 constexpr auto kBusy = std::chrono::microseconds(50);
 constexpr auto kFirstSleep = std::chrono::microseconds(20), kLastSleep = std::chrono::microseconds(500);

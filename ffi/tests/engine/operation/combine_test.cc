@@ -92,6 +92,38 @@ CASE("sums into every kind of destination") {
   }
 }
 
+// Sums of bfloat16 are accumulated in float32: both kinds of destination get the same bytes by either kind of stores.
+CASE("partial sums and their results reach every kind of destination") {
+  Plan plan = SumPlan(2, false);
+  plan.data.dtype = DType::kBF16;
+  plan.data.kernels = FindKernels(DType::kBF16, ReduceOp::kSum);
+  plan.data.element_bytes = 2;
+  std::vector<float> partial(kElements);
+  std::vector<uint16_t> raw(kElements);
+  for (size_t i = 0; i < kElements; ++i) {
+    partial[i] = static_cast<float>(i % 61) / 7;
+    raw[i] = static_cast<uint16_t>(0x3f80 + i % 97);
+  }
+  const std::vector<Source> sources = {{partial.data(), true}, {raw.data(), false}};
+  std::vector<std::string> found;
+  for (bool stream : {false, true}) {
+    GuardedBuffer sums, results;
+    std::memset(results.data(), 0, kElements * sizeof(float));
+    Combine(plan, sources, {{sums.data(), true, stream}, {results.data(), false, stream}}, kElements, 2, true);
+    sums.CheckGuards();
+    results.CheckGuards();
+    CHECK_EQ(sums.data()[1], partial[1] + 1 + 1.0F / 128);
+    for (GuardedBuffer* each : {&sums, &results}) {
+      found.emplace_back(reinterpret_cast<const char*>(each->data()), kElements * sizeof(float));
+    }
+  }
+  CHECK(found[0] == found[2]);
+  CHECK(found[1] == found[3]);
+  uint16_t second;
+  std::memcpy(&second, found[1].data() + 2, 2);
+  CHECK_EQ(second, uint16_t{0x3f13});  // (1/7 + 1.0078125) / 2, rounded to bfloat16
+}
+
 // An epilogue reads the elements of its operands from where the step's begin, and writes nothing outside of its states.
 void CheckEpilogue(const std::vector<int>& flags, DType result, bool exact) {
   constexpr size_t kFirst = 17;
