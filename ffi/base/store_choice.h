@@ -5,7 +5,7 @@
 // ordinary store to a line that the other has read waits until that copy has been given up: 2.3 GB/s were measured
 // between two cores of an AMD EPYC where non-temporal stores, which replace a line unseen, did 20. The same all-reduce
 // took 3 to 4.6 times as long with ordinary ones. Nothing tells which it is, and threads and virtual CPUs move. So both
-// are timed: every kEvery the other kind has kTrials writes, and takes over where it is that much faster.
+// are timed: every kEvery the other kind has kProbes writes, and takes over where it is that much faster.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@
 
 namespace jaxring {
 
-// Threads may use it together. Two that do so at once may time a trial less or more, and nothing else.
+// Threads may use it together. Two that do so at once may time a probe less or more, and nothing else.
 class StoreChoice {
  public:
   // Shorter writes are neither timed nor non-temporal.
   static constexpr uint64_t kLeastBytes = 16 << 10;
   static constexpr Clock::duration kEvery = std::chrono::milliseconds(100);
-  static constexpr int kTrials = 2;
-  // Ordinary stores that are timed before the first trial, more than a ring has slots: fresh pages are slow to write.
+  static constexpr int kProbes = 2;
+  // Ordinary stores that are timed before the first probe, more than a ring has slots: fresh pages are slow to write.
   static constexpr int kFirst = 16;
   // Non-temporal stores take over where ordinary ones take so many times their time, and give way where these take less
   // than so many times. The reader, whose time is not seen, is never slower by ordinary ones.
@@ -34,11 +34,11 @@ class StoreChoice {
   bool Streams(Clock::time_point now) {
     const bool streaming = streaming_.load(std::memory_order_relaxed);
     if (timed_.load(std::memory_order_relaxed) < kFirst) return streaming;
-    if (trials_.load(std::memory_order_relaxed) == 0) {
+    if (probes_.load(std::memory_order_relaxed) == 0) {
       if (now < next_.load(std::memory_order_relaxed)) return streaming;
       next_.store(now + kEvery, std::memory_order_relaxed);
       other_.store(kUnknown, std::memory_order_relaxed);
-      trials_.store(kTrials, std::memory_order_relaxed);
+      probes_.store(kProbes, std::memory_order_relaxed);
     }
     return !streaming;
   }
@@ -55,8 +55,8 @@ class StoreChoice {
       return;
     }
     other_.store(std::min(each, other_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
-    const int left = trials_.load(std::memory_order_relaxed) - 1;
-    if (left >= 0) trials_.store(left, std::memory_order_relaxed);
+    const int left = probes_.load(std::memory_order_relaxed) - 1;
+    if (left >= 0) probes_.store(left, std::memory_order_relaxed);
     if (left == 0) Judge(!streamed);
   }
 
@@ -71,7 +71,7 @@ class StoreChoice {
   }
 
   std::atomic<bool> streaming_ = false;
-  std::atomic<int> timed_ = 0, trials_ = 0;               // `trials_`: those that the other kind still has
+  std::atomic<int> timed_ = 0, probes_ = 0;               // `probes_`: those that the other kind still has
   std::atomic<float> own_ = kUnknown, other_ = kUnknown;  // clock ticks per byte
   std::atomic<Clock::time_point> next_ = Clock::time_point();
 };

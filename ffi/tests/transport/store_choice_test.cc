@@ -37,7 +37,7 @@ CASE("ordinary stores stay where writer and reader share a cache") {
   writer.Write(StoreChoice::kFirst, kSharedCache, kNonTemporal);
   CHECK_EQ(writer.streamed, 0);
   writer.Write(1000, kSharedCache, kNonTemporal);
-  CHECK_EQ(writer.streamed, 10 * StoreChoice::kTrials);
+  CHECK_EQ(writer.streamed, 10 * StoreChoice::kProbes);
 }
 
 CASE("non-temporal stores take over where they do not, and give way again") {
@@ -45,10 +45,10 @@ CASE("non-temporal stores take over where they do not, and give way again") {
   writer.Write(StoreChoice::kFirst, kOtherCache, kNonTemporal);
   CHECK_EQ(writer.streamed, 0);
   writer.Write(1000, kOtherCache, kNonTemporal);
-  CHECK_EQ(writer.streamed, 1000 - 9 * StoreChoice::kTrials);  // the first trial was theirs
+  CHECK_EQ(writer.streamed, 1000 - 9 * StoreChoice::kProbes);  // the first probe was theirs
   writer.Write(200, kSharedCache, kNonTemporal);
   writer.Write(1000, kSharedCache, kNonTemporal);
-  CHECK_EQ(writer.streamed, 10 * StoreChoice::kTrials);
+  CHECK_EQ(writer.streamed, 10 * StoreChoice::kProbes);
 }
 
 CASE("a writer that is interrupted changes nothing") {
@@ -58,14 +58,14 @@ CASE("a writer that is interrupted changes nothing") {
     writer.Write(1, milliseconds(4), milliseconds(4));
   }
   writer.Write(100, kSharedCache, kNonTemporal);
-  CHECK_EQ(writer.streamed, StoreChoice::kTrials);
+  CHECK_EQ(writer.streamed, StoreChoice::kProbes);
 }
 
 CASE("a clock that stands still changes nothing") {
   Writer writer;
   for (int i = 0; i < 1000; ++i) writer.Write(1, microseconds(0), microseconds(0));
   writer.Write(100, microseconds(0), microseconds(0));
-  CHECK_EQ(writer.streamed, StoreChoice::kTrials);
+  CHECK_EQ(writer.streamed, StoreChoice::kProbes);
 }
 
 }  // namespace
