@@ -28,7 +28,7 @@ class StoreChoice {
   static constexpr int kFirst = 16;
   // Non-temporal stores take over where ordinary ones take so many times their time, and give way where these take less
   // than so many times. The reader, whose time is not seen, is never slower by ordinary ones.
-  static constexpr float kSlow = 3.0F, kFast = 2.0F;
+  static constexpr float kSlow = 2.0F, kFast = 1.6F;
 
   // Whether the next write is to be non-temporal.
   bool Streams(Clock::time_point now) {
