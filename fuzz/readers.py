@@ -53,11 +53,24 @@ for _module in (
     _instrument(_module)
 
 _SECRET = b"s" * handshake.SECRET_BYTES
-_PEER = json.loads(
-    '{"index": 1, "pid": 2147483647, "pid_namespace": 1, "hostname": "h", "host_id": "i", "token": "t", '
-    '"addresses": [["lo", "127.0.0.1", 1]], "rdma_ports": [], "processors": "3", "profile": "0", "order": "0", '
-    '"settings": "", "version": "0"}'
+# Made of the class, so that the type checker says which field it lacks when one is added.
+_INFO = identity.ProcessInfo(
+    index=1,
+    pid=2147483647,
+    pid_namespace=1,
+    hostname="h",
+    host_id="i",
+    token="t",
+    addresses=(("lo", "127.0.0.1", 1),),
+    rdma_ports=(),
+    processors="3",
+    kernel="0",
+    profile="0",
+    order="0",
+    settings="",
+    version="0",
 )
+_PEER = json.loads(_INFO.to_json())
 
 
 class Socket:
@@ -107,7 +120,7 @@ def _sessions(hello: bytes) -> tuple[handshake.Session, handshake.Session]:
 _HELLO = handshake._HELLO.pack(handshake.MAGIC, 1, 0, b"n" * 32)
 _LOOK = handshake._HELLO.pack(handshake.MAGIC, handshake.VIEWER, 0, b"n" * 32)
 _DIALLED, _ACCEPTED = _sessions(_HELLO)
-_INFO = identity.ProcessInfo.from_json(json.dumps(_PEER).encode())
+assert identity.ProcessInfo.from_json(_INFO.to_json()) == _INFO
 
 
 def unauthenticated(data: bytes) -> None:
