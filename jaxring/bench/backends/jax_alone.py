@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 from jaxring.bench.backends.jax_collective import program
-from jaxring.bench.backends.jax_whole import WholeProgram, carried
+from jaxring.bench.backends.jax_whole import WholeProgram, carried, far_off
 from jaxring.bench.programs.inserted import inserted
 from jaxring.bench.programs.operand import AXIS, ROWS
 
@@ -49,13 +49,7 @@ class CollectivesAlone:
 
     def wrong(self) -> int:
         """The elements of this process's results that are wrong where each runs once, on random numbers."""
-        expected = list(self._expected())
-        wrong = 0
-        for result, right in zip(self._chained(1)(*self._placed(_numbers)), expected, strict=True):
-            for shard in result.addressable_shards:
-                far = np.abs(np.asarray(shard.data) - right[shard.index]) > _TOLERANCE * np.max(np.abs(right))
-                wrong += int(np.sum(far))
-        return wrong
+        return far_off(self._chained(1)(*self._placed(_numbers)), self._expected(), _TOLERANCE)
 
     def choice(self) -> str:
         """How many they are with all repetitions, and who carries them."""

@@ -12,7 +12,7 @@ from jaxring.bench.programs import moves, training
 from jaxring.dropin.explaining import Engine, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from jax.sharding import Mesh
     from jax.sharding import PartitionSpec as P
@@ -58,12 +58,7 @@ class WholeProgram:
         alone = jax.jit(lambda *operands: self._work.function(lambda x, _: x, *operands))
         with jax.default_device(jax.local_devices()[0]):
             expected = [np.asarray(result) for result in alone(*self._values)]
-        wrong = 0
-        for result, right in zip(self._run(*self._operands), expected, strict=True):
-            for shard in result.addressable_shards:
-                far = np.abs(np.asarray(shard.data) - right[shard.index]) > _TOLERANCE * np.max(np.abs(right))
-                wrong += int(np.sum(far))
-        return wrong
+        return far_off(self._run(*self._operands), expected, _TOLERANCE)
 
     def choice(self) -> str:
         """How many collectives the program has, and who carries them."""
@@ -86,3 +81,13 @@ def carried(compiled: jax.stages.Compiled) -> str:
     every = [each.engine for each in listed(compiled)]
     found = [f"{every.count(engine)} {engine.value}" for engine in Engine if engine in every]
     return ", ".join(found) or "no collective"
+
+
+def far_off(results: Iterable[jax.Array], expected: Iterable[np.ndarray], tolerance: float) -> int:
+    """The elements of this process's shards that differ by more than a share of the largest right one."""
+    wrong = 0
+    for result, right in zip(results, expected, strict=True):
+        for shard in result.addressable_shards:
+            far = np.abs(np.asarray(shard.data) - right[shard.index]) > tolerance * np.max(np.abs(right))
+            wrong += int(np.sum(far))
+    return wrong
