@@ -89,7 +89,8 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
     free &= patient && op->participants().front().waits;
     bytes = std::max({bytes, op->plan().in_bytes(), op->plan().out_bytes()});
   }
-  patient &= bytes <= kSmallBytes || free || policy.any_size;
+  bool may_be_patient = patient && policy.patient_with == Patient::kSharedMemory;
+  patient &= bytes <= kSmallBytes || free || policy.patient_with == Patient::kAll;
   Clock::time_point until{}, longest = Clock::time_point::max(), yielded{};
   struct Waiting {
     Engine* engine;
@@ -111,6 +112,10 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       idle = 0;
       until = {};
       continue;
+    }
+    // Only now, since an operation looks for its links when it needs them.
+    if (std::exchange(may_be_patient, false) && !patient) {
+      patient = std::ranges::all_of(ops, [](const Started& op) { return op->InSharedMemory(); });
     }
     if (patient && !waiting.polls && network_->busy_pollers().has_sources()) {
       waiting.polls = true;

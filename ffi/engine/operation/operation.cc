@@ -100,6 +100,18 @@ void Operation::Reuse(uint64_t key, Clock::time_point deadline) {
   lanes_left_ = static_cast<int>(lanes_.size());
 }
 
+bool Operation::InSharedMemory() const {
+  bool any = false;
+  for (const auto& lane : lanes_) {
+    for (const Flow& flow : lane->flows) {
+      if (flow.send && !flow.send->transport.shares_memory) return false;
+      if (flow.recv && !flow.recv->transport.shares_memory) return false;
+      any |= flow.send || flow.recv;
+    }
+  }
+  return any;
+}
+
 Status LostPeer(const Operation& op, int self, int peer, const PeerEnd& end) {
   const Plan& plan = op.plan();
   const bool left = end.ending == Ending::kGoodbye;

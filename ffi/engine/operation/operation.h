@@ -142,6 +142,8 @@ class Operation {
   // Returns true for the last lane.
   bool LaneDone() { return lanes_left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
   bool finished() const { return lanes_left_.load(std::memory_order_acquire) == 0; }
+  // Whether it has links, and all that it has used so far are shared memory. For the thread that executes its lanes.
+  bool InSharedMemory() const;
   // The ranks of this process that wait for a message from a peer, or for room to send to it.
   struct Wait {
     int self, peer;

@@ -9,6 +9,13 @@
 
 namespace jaxring {
 
+// The larger operations in which a launching thread has the patience that it has with small ones.
+enum class Patient : uint8_t {
+  kNone,
+  kSharedMemory,  // those whose messages all go through shared memory
+  kAll,
+};
+
 struct WaitPolicy {
   using Duration = std::chrono::microseconds;
 
@@ -18,8 +25,8 @@ struct WaitPolicy {
   // where no other rank of its process needs the thread, and the operation is small; `spin`: otherwise, and for workers
   // before they sleep.
   Duration patience, spin;
-  // Patience with operations of any size.
-  bool any_size;
+  // With which operations beside small ones.
+  Patient patient_with;
   // So long at most the launching thread does not yield while every process on its CPU waits for the same operation and
   // has sent its part. A yield to them costs two context switches and gains nothing.
   Duration keep_cpu;
@@ -35,7 +42,8 @@ class WaitPolicies {
   // Chooses by how many other processes of this host there are that may wait. Any thread may read meanwhile.
   void Choose(size_t others) {
     others += in_other_hosts_.load(std::memory_order_relaxed);
-    current_.store(others >= processors_ ? &crowded_ : &usual_, std::memory_order_relaxed);
+    const WaitPolicy& full = others + 1 >= processors_ ? full_ : usual_;
+    current_.store(others >= processors_ ? &crowded_ : &full, std::memory_order_relaxed);
   }
   // How many processes run on these CPUs that count as other hosts, as those of other containers do.
   void SetInOtherHosts(size_t count) { in_other_hosts_.store(count, std::memory_order_relaxed); }
@@ -44,8 +52,8 @@ class WaitPolicies {
  private:
   const size_t processors_;
   std::atomic<size_t> in_other_hosts_{0};
-  // `crowded_`: more processes than CPUs.
-  const WaitPolicy usual_, crowded_;
+  // `full_`: as many processes as CPUs. `crowded_`: more.
+  const WaitPolicy usual_, full_, crowded_;
   std::atomic<const WaitPolicy*> current_;
 };
 

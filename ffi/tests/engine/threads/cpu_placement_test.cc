@@ -75,15 +75,25 @@ CASE("a process that only waits needs no CPU") {
 CASE("the policy of a crowded host holds while it is crowded") {
   WaitPolicies waits(std::chrono::microseconds(20), std::chrono::microseconds(300));
   const WaitPolicy usual = waits.current();
-  CHECK(usual.patience == std::chrono::microseconds(300) && !usual.any_size && usual.keep_cpu.count() == 0);
+  CHECK(usual.patience == std::chrono::microseconds(300) && usual.patient_with == Patient::kNone &&
+        usual.keep_cpu.count() == 0);
   const size_t cpus = AllowedCpus();
   waits.Choose(cpus);
-  CHECK(waits.current().patience == std::chrono::microseconds(3000) && waits.current().any_size);
+  CHECK(waits.current().patience == std::chrono::microseconds(3000) && waits.current().patient_with == Patient::kAll);
   CHECK(waits.current().polls < usual.polls && waits.current().keep_cpu.count() > 0);
   CHECK(waits.current().Describe() ==
         "poll for 3000 us, with a yield after 2 polls unless all on the CPU wait for the same, then sleep");
   waits.Choose(cpus - 1);
   CHECK_EQ(waits.current().polls, usual.polls);
+  CHECK(waits.current().patient_with == Patient::kSharedMemory && waits.current().patience == usual.patience);
+  CHECK(
+      waits.current().Describe() ==
+      "poll for 300 us for operations that are small or in shared memory and 20 us for others, with a yield after 128 "
+      "polls, then sleep");
+  if (cpus > 1) {
+    waits.Choose(cpus - 2);
+    CHECK(waits.current().patient_with == Patient::kNone);
+  }
   // Containers are hosts of their own, and may run on the same CPUs.
   waits.SetInOtherHosts(1);
   waits.Choose(cpus - 1);

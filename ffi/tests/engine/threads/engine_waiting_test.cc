@@ -13,9 +13,9 @@ namespace jaxring::test {
 namespace {
 
 // The operations that process 0's launching thread has ended itself, of one whose peer comes 50 ms later.
-uint64_t EndedByLaunchingThread(uint64_t block) {
+uint64_t EndedByLaunchingThread(uint64_t block, Wire wire = Wire::kShared) {
   constexpr int64_t kPatienceUs = 30'000'000;
-  Job job(2, Wire::kShared, 64 << 10, 2, kPatienceUs);
+  Job job(2, wire, 64 << 10, 2, kPatienceUs);
   Call call(&job, Find("all_reduce ring 2x1 x1"), Sized(block));
   const auto inputs = Inputs(call, 1);
   auto outputs = Outputs(call);
@@ -39,10 +39,12 @@ CASE("a small operation stays with its thread until the peer comes") {
   CHECK_EQ(EndedByLaunchingThread(262'144), 1u);  // 1 MiB
 }
 
-CASE("workers wait for the peer of another one") {
-  // One CPU is crowded by two processes, whose threads then keep operations of any size.
-  if (AllowedCpus() > 1) CHECK_EQ(EndedByLaunchingThread(262'145), 0u);
+CASE("workers wait for the peer of another one, unless the two processes have the CPUs for themselves") {
+  // Two processes on one or two CPUs keep operations of any size that go through shared memory.
+  CHECK_EQ(EndedByLaunchingThread(262'145), AllowedCpus() > 2 ? 0u : 1u);
 }
+
+CASE("without shared memory workers always do") { CHECK_EQ(EndedByLaunchingThread(262'145, Wire::kTcp), 0u); }
 
 }  // namespace
 }  // namespace jaxring::test
