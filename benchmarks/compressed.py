@@ -72,14 +72,14 @@ def measure_parts(nbytes: int, name: str, iterations: int) -> turns.Times:
     form, count = FORMATS[name], nbytes // 4 // (2 * BLOCK) * 2 * BLOCK
     x = jax.numpy.asarray(np.random.default_rng(0).standard_normal(count, np.float32))
     key = jax.numpy.zeros(3, np.uint32)
-    both, half = native.Rows(2, count // 2, 0, count), native.Rows(2, count // 2, 0, count, native.Own.ENCODED)
+    both, half = native.Rows(2, count // 2, count), native.Rows(2, count // 2, count, native.Own.ENCODED)
     nearest, at_random = native.Rounding(False), native.Rounding(True)
     codes = jax.block_until_ready(native.quantize(form, x, key, both, nearest))  # type: ignore[no-untyped-call]
     every = {
         f"{name}: quantise": lambda x: native.quantize(form, x, key, both, nearest),
         f"{name}: quantise, rounded at random": lambda x: native.quantize(form, x, key, both, at_random),
         f"{name}: sum halves and quantise": lambda x: native.sum_quantized(form, codes, key, half, x, 0, nearest),
-        f"{name}: decode": lambda _: native.dequantize(form, codes, key, both, count),
+        f"{name}: decode": lambda _: native.dequantize(form, codes, key, both),
         "copy": lambda x: x + 0,
     }
     programs = {what: jax.jit(f) for what, f in every.items()}

@@ -45,35 +45,57 @@ JAXRING_INLINE Float Load(const float* from) { return LoadVector<float>(reinterp
 // From here on the reciprocal of a scale is a normal number.
 constexpr float kLeastForReciprocal = 0x1p-100f;
 
+template <size_t kBytes>
+struct IntsOf {
+  typedef int32_t Type __attribute__((vector_size(kBytes)));
+};
+
+// In halves, since a scale waits for it.
+template <size_t kBytes>
+JAXRING_INLINE int32_t LargestLane(typename IntsOf<kBytes>::Type lanes) {
+  using Ints = typename IntsOf<kBytes>::Type;
+  if constexpr (kBytes > 16) {
+    typename IntsOf<kBytes / 2>::Type low, high;
+    __builtin_memcpy(&low, &lanes, kBytes / 2);
+    __builtin_memcpy(&high, reinterpret_cast<const char*>(&lanes) + kBytes / 2, kBytes / 2);
+    return LargestLane<kBytes / 2>(low > high ? low : high);
+  } else {
+    const Ints pairs = __builtin_shufflevector(lanes, lanes, 2, 3, 0, 1);
+    lanes = pairs > lanes ? pairs : lanes;
+    return lanes[0] > lanes[1] ? lanes[0] : lanes[1];
+  }
+}
+
+// The larger one of `most` and the magnitude of `value`, as bits, in each lane.
+JAXRING_INLINE Word Larger(Word most, Float value) {
+  const Word magnitude = (Word)((Bits)value & ~kSignBit);
+  return magnitude > most ? magnitude : most;
+}
+
 // The largest magnitude of a block, as bits: infinity's or more where one is not finite.
 JAXRING_INLINE uint32_t LargestMagnitude(const float* from) {
   Word most = {};
-  for (size_t i = 0; i < kQuantBlock; i += kFloatLanes) {
-    const Word magnitude = (Word)((Bits)Load(from + i) & ~kSignBit);
-    most = magnitude > most ? magnitude : most;
-  }
-  int32_t largest = 0;
-  for (size_t i = 0; i < kFloatLanes; ++i) largest = most[i] > largest ? most[i] : largest;
-  return static_cast<uint32_t>(largest);
+  for (size_t i = 0; i < kQuantBlock; i += kFloatLanes) most = Larger(most, Load(from + i));
+  return static_cast<uint32_t>(LargestLane<kVectorBytes>(most));
 }
 
 // Multiplies by the reciprocal of the scale, which takes a third of the time of divisions, or divides where there is
 // none.
-template <class Code, bool kStochastic, bool kDivide, int... kPlaces>
-JAXRING_INLINE void EncodeCodes(char* to, const float* from, float scale, float limit, const uint32_t* random,
-                                std::integer_sequence<int, kPlaces...>) {
+template <class Code, bool kStochastic, bool kDivide>
+JAXRING_INLINE void EncodeCodes(char* to, const float* from, float scale, float limit, const uint32_t* random) {
   constexpr size_t kWords = Layout<Code>::kWords;
   const Float factor = Broadcast(kDivide ? scale : 1.0f / scale);
   for (size_t j = 0; j < kWords; j += kFloatLanes) {
-    const auto code = [&](int place) {
+    Bits word = {};
+    for (int place = Layout<Code>::kPerWord - 1; place >= 0; --place) {
       const size_t element = place * kWords + j;
       Float value = Load(from + element);
       if constexpr (Code::kScaled) value = kDivide ? value / factor : value * factor;
       Bits bits = {};
       if constexpr (kStochastic) bits = LoadVector<uint32_t>(reinterpret_cast<const char*>(random + element));
-      return Code::template Code<kStochastic>(value, bits, limit);
-    };
-    StoreVector<uint32_t>(to + 4 * j, ((code(kPlaces) << (Code::kBits * kPlaces)) | ...));
+      word = word << Code::kBits | Code::template Code<kStochastic>(value, bits, limit);
+    }
+    StoreVector<uint32_t>(to + 4 * j, word);
   }
 }
 
@@ -100,11 +122,10 @@ JAXRING_INLINE void EncodeScaled(char* to, const float* from, uint32_t largest, 
   const float scale = ScaleFor(largest, limit);
   const uint32_t stored = BitsOf(scale) | (marked ? kSignBit : 0);
   __builtin_memcpy(to, &stored, sizeof stored);
-  constexpr auto kPlaces = std::make_integer_sequence<int, Layout<Code>::kPerWord>();
   if (scale >= kLeastForReciprocal) [[likely]] {
-    EncodeCodes<Code, kStochastic, false>(to + sizeof stored, from, scale, limit, random, kPlaces);
+    EncodeCodes<Code, kStochastic, false>(to + sizeof stored, from, scale, limit, random);
   } else {
-    EncodeCodes<Code, kStochastic, true>(to + sizeof stored, from, largest == 0 ? 1.0f : scale, limit, random, kPlaces);
+    EncodeCodes<Code, kStochastic, true>(to + sizeof stored, from, largest == 0 ? 1.0f : scale, limit, random);
   }
 }
 
@@ -125,15 +146,15 @@ template <class Code, bool kStochastic>
   }
 }
 
+// `largest`: the block's largest magnitude.
 template <class Code, bool kStochastic>
-JAXRING_INLINE void EncodeBlock(char* to, const float* from, const Rounding& rounding, uint64_t word) {
+JAXRING_INLINE void EncodeBlock(char* to, const float* from, uint32_t largest, const Rounding& rounding,
+                                uint64_t word) {
   alignas(64) uint32_t random[kStochastic ? kQuantBlock : 1];
   if constexpr (kStochastic) RandomBits(random, rounding, word);
   if constexpr (!Code::kScaled) {
-    EncodeCodes<Code, kStochastic, false>(to, from, 1.0f, 0.0f, random,
-                                          std::make_integer_sequence<int, Layout<Code>::kPerWord>());
+    EncodeCodes<Code, kStochastic, false>(to, from, 1.0f, 0.0f, random);
   } else {
-    const uint32_t largest = LargestMagnitude(from);
     if (largest >= static_cast<uint32_t>(kInfinityBits)) {
       EncodeMarked<Code, kStochastic>(to, from, random);
     } else {
@@ -142,10 +163,7 @@ JAXRING_INLINE void EncodeBlock(char* to, const float* from, const Rounding& rou
   }
 }
 
-// What a decoded vector is for: stored, stored past the caches, or added to a sum.
-enum class Use { kStore, kStream, kAdd };
-
-template <class Code, Use kUse, int... kPlaces>
+template <class Code, bool kStream, int... kPlaces>
 JAXRING_INLINE void DecodeCodes(float* to, const char* codes, float scale, std::integer_sequence<int, kPlaces...>) {
   constexpr size_t kWords = Layout<Code>::kWords;
   const Float factor = Broadcast(scale);
@@ -154,8 +172,7 @@ JAXRING_INLINE void DecodeCodes(float* to, const char* codes, float scale, std::
     const auto use = [&](int place, Float value) {
       float* at = to + place * kWords + j;
       if constexpr (Code::kScaled) value = value * factor;
-      if constexpr (kUse == Use::kAdd) value = Load(at) + value;
-      if constexpr (kUse == Use::kStream) {
+      if constexpr (kStream) {
         StreamVector<float>(reinterpret_cast<char*>(at), value);
       } else {
         StoreVector<float>(reinterpret_cast<char*>(at), value);
@@ -167,7 +184,7 @@ JAXRING_INLINE void DecodeCodes(float* to, const char* codes, float scale, std::
 
 template <class Code>
 [[gnu::noinline]] void DecodeMarked(float* to, const char* codes, float scale) {
-  DecodeCodes<Code, Use::kStore>(to, codes, scale, std::make_integer_sequence<int, Layout<Code>::kPerWord>());
+  DecodeCodes<Code, false>(to, codes, scale, std::make_integer_sequence<int, Layout<Code>::kPerWord>());
   for (size_t i = 0; i < kQuantBlock; ++i) {
     const uint32_t code = ReadCode<Code>(codes, i);
     if (code == Code::kInfinity) to[i] = __builtin_inff();
@@ -176,46 +193,91 @@ template <class Code>
   }
 }
 
-template <class Code, Use kUse>
+template <class Code, bool kStream>
 JAXRING_INLINE void DecodeBlock(float* to, const char* from) {
   constexpr auto kPlaces = std::make_integer_sequence<int, Layout<Code>::kPerWord>();
   if constexpr (!Code::kScaled) {
-    DecodeCodes<Code, kUse>(to, from, 1.0f, kPlaces);
+    DecodeCodes<Code, kStream>(to, from, 1.0f, kPlaces);
   } else {
     uint32_t stored;
     __builtin_memcpy(&stored, from, sizeof stored);
     const char* codes = from + sizeof stored;
     if ((stored & kSignBit) == 0) {
-      DecodeCodes<Code, kUse>(to, codes, FloatOf(stored), kPlaces);
+      DecodeCodes<Code, kStream>(to, codes, FloatOf(stored), kPlaces);
       return;
     }
-    alignas(64) float block[kQuantBlock];
-    DecodeMarked<Code>(block, codes, FloatOf(stored & ~kSignBit));
-    for (size_t i = 0; i < kQuantBlock; ++i) to[i] = kUse == Use::kAdd ? to[i] + block[i] : block[i];
+    DecodeMarked<Code>(to, codes, FloatOf(stored & ~kSignBit));
+  }
+}
+
+// error[i] = values[i] - what its code decodes to, or 0 where that is not finite.
+template <class Code>
+JAXRING_INLINE void FindErrors(float* error, const float* values, const char* codes, size_t count) {
+  for (size_t first = 0; first < count; first += kQuantBlock, codes += Layout<Code>::kBytes) {
+    alignas(64) float decoded[kQuantBlock];
+    DecodeBlock<Code, false>(decoded, codes);
+    for (size_t i = first; i < first + kQuantBlock && i < count; ++i) {
+      const float difference = values[i] - decoded[i - first];
+      const bool finite = (BitsOf(difference) & ~kSignBit) < static_cast<uint32_t>(kInfinityBits);
+      error[i] = finite ? difference : 0.0f;
+    }
+  }
+}
+
+// So many blocks are encoded side by side: what each code waits for, the largest magnitude and two divisions, takes
+// longer than the rest of a block, and that of one block does not wait for that of another.
+constexpr size_t kTogether = 8;
+
+// Encodes kTogether blocks to nearest. False if one of them needs more than a product with a reciprocal for each code.
+template <class Code>
+JAXRING_INLINE bool EncodeTogether(char* to, const float* from, const uint32_t* largest) {
+  float scales[kTogether];
+  bool plain = true;
+  for (size_t i = 0; i < kTogether; ++i) {
+    scales[i] = ScaleFor(largest[i], Code::kLimit);
+    plain = plain && largest[i] < static_cast<uint32_t>(kInfinityBits) && scales[i] >= kLeastForReciprocal;
+  }
+  if (!plain) return false;
+  for (size_t i = 0; i < kTogether; ++i, to += Layout<Code>::kBytes, from += kQuantBlock) {
+    __builtin_memcpy(to, &scales[i], sizeof scales[i]);
+    EncodeCodes<Code, false, false>(to + sizeof scales[i], from, scales[i], Code::kLimit, nullptr);
+  }
+  return true;
+}
+
+// Encodes whole blocks, up to kTogether. `largest`: the largest magnitude of each, of formats that have a scale.
+template <class Code, bool kStochastic>
+JAXRING_INLINE void EncodeBlocks(char* to, const float* from, size_t blocks, const uint32_t* largest,
+                                 const Rounding& rounding, uint64_t word) {
+  if constexpr (Code::kScaled && !kStochastic) {
+    if (blocks == kTogether && EncodeTogether<Code>(to, from, largest)) return;
+  }
+  for (size_t i = 0; i < blocks; ++i, to += Layout<Code>::kBytes, from += kQuantBlock, word += kQuantWords) {
+    EncodeBlock<Code, kStochastic>(to, from, largest[i], rounding, word);
   }
 }
 
 template <class Code, bool kStochastic>
 JAXRING_INLINE void EncodeAll(char* to, float* error, const float* from, size_t elements, const Rounding& rounding) {
   uint64_t word = rounding.first_word;
-  for (size_t i = 0; i < elements; i += kQuantBlock, to += Layout<Code>::kBytes, word += kQuantWords) {
-    const size_t count = elements - i < kQuantBlock ? elements - i : kQuantBlock;
+  while (elements > 0) {
     alignas(64) float padded[kQuantBlock];
-    const float* block = from + i;
-    if (count < kQuantBlock) {
+    const float* values = from;
+    size_t blocks = elements / kQuantBlock, count = blocks * kQuantBlock;
+    if (blocks > kTogether) blocks = kTogether, count = kTogether * kQuantBlock;
+    if (blocks == 0) {
       __builtin_memset(padded, 0, sizeof padded);
-      __builtin_memcpy(padded, block, count * sizeof(float));
-      block = padded;
+      __builtin_memcpy(padded, from, elements * sizeof(float));
+      values = padded, blocks = 1, count = elements;
     }
-    EncodeBlock<Code, kStochastic>(to, block, rounding, word);
-    if (error == nullptr) continue;
-    alignas(64) float decoded[kQuantBlock];
-    DecodeBlock<Code, Use::kStore>(decoded, to);
-    for (size_t k = 0; k < count; ++k) {
-      const float difference = block[k] - decoded[k];
-      const bool finite = (BitsOf(difference) & ~kSignBit) < static_cast<uint32_t>(kInfinityBits);
-      error[i + k] = finite ? difference : 0.0f;
+    uint32_t largest[kTogether] = {};
+    for (size_t i = 0; i < blocks && Code::kScaled; ++i) largest[i] = LargestMagnitude(values + i * kQuantBlock);
+    EncodeBlocks<Code, kStochastic>(to, values, blocks, largest, rounding, word);
+    if (error != nullptr) {
+      FindErrors<Code>(error, values, to, count);
+      error += count;
     }
+    to += blocks * Layout<Code>::kBytes, from += count, elements -= count, word += blocks * kQuantWords;
   }
 }
 
@@ -233,50 +295,16 @@ void Decode(float* to, const char* from, size_t elements, bool stream) {
   const bool aligned = reinterpret_cast<uintptr_t>(to) % 64 == 0;
   for (; elements >= kQuantBlock; elements -= kQuantBlock, to += kQuantBlock, from += Layout<Code>::kBytes) {
     if (stream && aligned) {
-      DecodeBlock<Code, Use::kStream>(to, from);
+      DecodeBlock<Code, true>(to, from);
     } else {
-      DecodeBlock<Code, Use::kStore>(to, from);
+      DecodeBlock<Code, false>(to, from);
     }
   }
   if (elements == 0) return;
   alignas(64) float last[kQuantBlock];
-  DecodeBlock<Code, Use::kStore>(last, from);
+  DecodeBlock<Code, false>(last, from);
   __builtin_memcpy(to, last, elements * sizeof(float));
 }
-
-template <class Code>
-void SumBlock(float* sum, const char* from, size_t stride, size_t rows, uint64_t divisor, const OwnRow& own,
-              const float* values) {
-  for (size_t row = 0; row < rows; ++row) {
-    // The own row may have no place among the codes, not even an address behind the last one.
-    const auto codes = [&] { return from + own.place(row) * stride; };
-    if (row == own.row && row == 0) {
-      __builtin_memcpy(sum, values, kQuantBlock * sizeof(float));
-    } else if (row == own.row) {
-      for (size_t i = 0; i < kQuantBlock; i += kFloatLanes) {
-        StoreVector<float>(reinterpret_cast<char*>(sum + i), Load(sum + i) + Load(values + i));
-      }
-    } else if (row == 0) {
-      DecodeBlock<Code, Use::kStore>(sum, codes());
-    } else {
-      DecodeBlock<Code, Use::kAdd>(sum, codes());
-    }
-  }
-  if (divisor == 0) return;
-  const Float factor = Broadcast(1.0f / static_cast<float>(divisor));
-  for (size_t i = 0; i < kQuantBlock; i += kFloatLanes) {
-    StoreVector<float>(reinterpret_cast<char*>(sum + i), Load(sum + i) * factor);
-  }
-}
-
-template <class Code>
-constexpr Quantizers MakeQuantizers() {
-  return {Layout<Code>::kBytes, Encode<Code>, Decode<Code>, SumBlock<Code>};
-}
-
-// In the order of QuantFormat.
-constexpr QuantizerTable kQuantizers = {MakeQuantizers<IntCode<8>>(), MakeQuantizers<IntCode<4>>(),
-                                        MakeQuantizers<F8E4M3Code>(), MakeQuantizers<BF16Code>()};
 
 }  // namespace
 }  // namespace jaxring::JAXRING_ISA

@@ -17,13 +17,18 @@ Rounding After(Rounding rounding, size_t blocks) {
   return rounding;
 }
 
-// A block of the own row, filled up with zeros in `padded` if it is short.
-const float* OwnBlock(const OwnValues& own, size_t first, float* padded) {
-  if (own.values == nullptr) return nullptr;
-  const size_t count = std::min(kQuantBlock, own.elements - std::min(own.elements, first));
-  if (count == kQuantBlock) return own.values + first;
-  std::fill(std::copy_n(own.values + std::min(own.elements, first), count, padded), padded + kQuantBlock, 0.0f);
-  return padded;
+// Calls `sum(first, elements, values)` for the elements of a row: all blocks that the own row fills at once, those that
+// it does not one by one, with its values filled up with zeros.
+template <class Sum>
+void SumBlocks(size_t row_elements, const OwnValues& own, const Sum& sum) {
+  const size_t there = own.values == nullptr ? row_elements : std::min(own.elements, row_elements);
+  const size_t filled = there / kQuantBlock * kQuantBlock;
+  if (filled > 0) sum(size_t{0}, filled, own.values);
+  for (size_t first = filled; first < row_elements; first += kQuantBlock) {
+    alignas(64) float padded[kQuantBlock] = {};
+    if (own.values != nullptr && first < there) std::copy(own.values + first, own.values + there, padded);
+    sum(first, std::min(kQuantBlock, row_elements - first), own.values == nullptr ? nullptr : padded);
+  }
 }
 
 }  // namespace
@@ -76,33 +81,30 @@ void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t
 
 void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divisor, const OwnValues& own) {
   const Quantizers& quantizers = FindQuantizers(shape.format);
-  const size_t row_bytes = shape.row_bytes();
-  alignas(64) float padded[kQuantBlock];
-  for (size_t block = 0; block < QuantBlocks(shape.row_elements); ++block) {
-    const size_t first = block * kQuantBlock, count = std::min(kQuantBlock, shape.row_elements - first);
-    const char* codes = from + block * quantizers.block_bytes;
-    const float* values = OwnBlock(own, first, padded);
-    if (count == kQuantBlock) {
-      quantizers.sum_block(to + first, codes, row_bytes, shape.rows, divisor, shape.own, values);
-      continue;
+  const size_t stride = shape.row_bytes();
+  SumBlocks(shape.row_elements, own, [&](size_t first, size_t elements, const float* values) {
+    const char* codes = from + first / kQuantBlock * quantizers.block_bytes;
+    const EncodedRows rows = {codes, stride, shape.rows, shape.own, values};
+    if (elements % kQuantBlock == 0) {
+      quantizers.sum(to + first, rows, divisor, elements);
+      return;
     }
     float sum[kQuantBlock];
-    quantizers.sum_block(sum, codes, row_bytes, shape.rows, divisor, shape.own, values);
-    std::memcpy(to + first, sum, count * sizeof(float));
-  }
+    quantizers.sum(sum, rows, divisor, kQuantBlock);
+    std::memcpy(to + first, sum, elements * sizeof(float));
+  });
 }
 
 void SumRowsQuantized(const QuantShape& shape, char* to, float* error, const char* from, uint64_t divisor,
                       const OwnValues& own, const Rounding& rounding) {
   const Quantizers& quantizers = FindQuantizers(shape.format);
-  const size_t row_bytes = shape.row_bytes();
-  alignas(64) float sum[kQuantBlock], padded[kQuantBlock];
-  for (size_t block = 0; block < QuantBlocks(shape.row_elements); ++block) {
-    const size_t first = block * kQuantBlock, count = std::min(kQuantBlock, shape.row_elements - first);
-    const size_t at = block * quantizers.block_bytes;
-    quantizers.sum_block(sum, from + at, row_bytes, shape.rows, divisor, shape.own, OwnBlock(own, first, padded));
-    quantizers.encode(to + at, error == nullptr ? nullptr : error + first, sum, count, After(rounding, block));
-  }
+  const size_t stride = shape.row_bytes();
+  SumBlocks(shape.row_elements, own, [&](size_t first, size_t elements, const float* values) {
+    const size_t block = first / kQuantBlock, at = block * quantizers.block_bytes;
+    const EncodedRows rows = {from + at, stride, shape.rows, shape.own, values};
+    quantizers.encode_sum(to + at, error == nullptr ? nullptr : error + first, rows, divisor, elements,
+                          After(rounding, block));
+  });
 }
 
 }  // namespace jaxring

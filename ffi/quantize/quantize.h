@@ -41,6 +41,16 @@ struct OwnRow {
   size_t place(size_t other) const { return other - (left_out && other > row ? 1 : 0); }
 };
 
+// The rows of an encoded array from one block on, `stride` bytes apart, and the values of the own row, if there is one.
+struct EncodedRows {
+  const char* codes;
+  size_t stride;
+  size_t rows;
+  OwnRow own;
+  const float* values;
+  const char* at(size_t row) const { return codes + own.place(row) * stride; }
+};
+
 // One format's functions of one instruction set. They must run in the IEEE float mode. No buffer needs alignment.
 struct Quantizers {
   size_t block_bytes;
@@ -49,10 +59,12 @@ struct Quantizers {
   void (*encode)(char* to, float* error, const float* from, size_t elements, const Rounding& rounding);
   // Decodes `elements` values; `stream` asks for non-temporal stores (the caller fences with StreamFence afterwards).
   void (*decode)(float* to, const char* from, size_t elements, bool stream);
-  // sum[i] = from's block of row 0 + that of row 1 + ..., for one block, times 1 / `divisor` unless that is 0. Rows are
-  // `stride` bytes apart. `values` are those of the own row, if there is one.
-  void (*sum_block)(float* sum, const char* from, size_t stride, size_t rows, uint64_t divisor, const OwnRow& own,
-                    const float* values);
+  // sum[i] = row 0's value + row 1's + ..., times 1 / `divisor` unless that is 0, for `elements` values in whole
+  // blocks.
+  void (*sum)(float* sum, const EncodedRows& rows, uint64_t divisor, size_t elements);
+  // The same, encoded, the last block filled up with zeros; the own row has whole blocks. `error` as above.
+  void (*encode_sum)(char* to, float* error, const EncodedRows& rows, uint64_t divisor, size_t elements,
+                     const Rounding& rounding);
 };
 
 // The functions for this CPU, or for the instruction set that ForceInstructionSet has chosen.

@@ -5,7 +5,7 @@
 #endif
 #define JAXRING_ISA avx2
 #define JAXRING_VECTOR_BYTES 32
-#include "quantize/blocks.h"
+#include "quantize/block_sums.h"
 
 namespace jaxring {
 

@@ -5,7 +5,7 @@
 #endif
 #define JAXRING_ISA avx512
 #define JAXRING_VECTOR_BYTES 64
-#include "quantize/blocks.h"
+#include "quantize/block_sums.h"
 
 namespace jaxring {
 

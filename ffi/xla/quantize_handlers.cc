@@ -53,24 +53,17 @@ Rounding MakeRounding(bool stochastic, const ffi::AnyBuffer& key, int64_t hop, i
   return {stochastic, words[0], 2 * words[1] + static_cast<uint32_t>(hop), static_cast<uint64_t>(first_word)};
 }
 
-// Whether [first, first + count) lies in a buffer of float32.
-bool Within(const ffi::AnyBuffer& buffer, int64_t first, int64_t count) {
-  return first >= 0 && count >= 0 && buffer.element_type() == ffi::F32 &&
-         static_cast<size_t>(first) + static_cast<size_t>(count) <= buffer.element_count();
+// Whether a buffer has `count` elements of float32.
+bool HasFloats(const ffi::AnyBuffer& buffer, int64_t count) {
+  return buffer.element_type() == ffi::F32 && static_cast<int64_t>(buffer.element_count()) == count;
 }
 
-// Where a handler writes `bytes` of a result from `at` on. Huge pages are asked for the whole result: pieces of it that
-// are written by several calls would share pages at their ends.
-template <class T>
-T* Written(ffi::Result<ffi::AnyBuffer>& result, size_t at, size_t bytes) {
-  char* data = static_cast<char*>(result->untyped_data());
-  if (PreparePages(data, result->size_bytes()) == Pages::kFresh) PopulatePages(data + at, bytes);
-  return reinterpret_cast<T*>(data + at);
-}
-
+// Where a handler writes a result.
 template <class T>
 T* Written(ffi::Result<ffi::AnyBuffer>& result) {
-  return Written<T>(result, 0, result->size_bytes());
+  void* data = result->untyped_data();
+  if (PreparePages(data, result->size_bytes()) == Pages::kFresh) PopulatePages(data, result->size_bytes());
+  return static_cast<T*>(data);
 }
 
 float* ErrorOf(const ffi::RemainingRets& rets, size_t index, size_t elements, bool* fits) {
@@ -80,38 +73,35 @@ float* ErrorOf(const ffi::RemainingRets& rets, size_t index, size_t elements, bo
   return *fits ? Written<float>(error) : nullptr;
 }
 
-// Encodes elements [first, first + count) of `values` as rows. Results: the codes, and where wanted what they leave
-// out.
+// Encodes `values` as rows. Results: the codes, and where wanted what they leave out.
 ffi::Error Quantize(ffi::AnyBuffer values, ffi::AnyBuffer key, ffi::RemainingRets rets, int64_t format, int64_t rows,
-                    int64_t row_elements, int64_t first, int64_t count, int64_t own, bool stochastic,
-                    int64_t first_word) {
+                    int64_t row_elements, int64_t count, int64_t own, bool stochastic, int64_t first_word) {
   Encoded encoded;
   if (!Read(format, rows, row_elements, &encoded) || !ReadOwn(own, key, &encoded) || rets.size() < 1) return Refuse();
   ffi::Result<ffi::AnyBuffer> codes = *rets.get<ffi::AnyBuffer>(0);
   bool fits = true;
   float* error = ErrorOf(rets, 1, static_cast<size_t>(count), &fits);
-  if (!fits || !Within(values, first, count) || codes->size_bytes() != encoded.bytes()) return Refuse();
+  if (!fits || !HasFloats(values, count) || codes->size_bytes() != encoded.bytes()) return Refuse();
   const ScopedFloatMode mode(kIeeeFloatMode);
-  QuantizeRows(encoded.shape, Written<char>(codes), error, static_cast<const float*>(values.untyped_data()) + first,
+  QuantizeRows(encoded.shape, Written<char>(codes), error, static_cast<const float*>(values.untyped_data()),
                static_cast<size_t>(count), MakeRounding(stochastic, key, 0, first_word));
   return ffi::Error::Success();
 }
 
-// Sums rows. Operands: the codes, the key, and where the rank's own row is not encoded the array of which it is a part:
-// elements [first, first + count) are that array's rows. Results: the sum as float32, or as codes, then where wanted
-// what those leave out.
+// Sums rows. Operands: the codes, the key, and where the rank's own row is not encoded the array of which it is a part.
+// Results: the sum as float32, or as codes, then where wanted what those leave out.
 ffi::Error SumQuantized(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                        int64_t format, int64_t rows, int64_t row_elements, int64_t first, int64_t count, int64_t own,
-                        int64_t divisor, bool stochastic, int64_t first_word) {
+                        int64_t format, int64_t rows, int64_t row_elements, int64_t count, int64_t own, int64_t divisor,
+                        bool stochastic, int64_t first_word) {
   Encoded encoded;
   if (!Read(format, rows, row_elements, &encoded) || !ReadOwn(own, key, &encoded) || rets.size() < 1) return Refuse();
   OwnValues own_values;
   if (const size_t row = encoded.shape.own.row; row != OwnRow::kNone) {
     if (args.size() != 1) return Refuse();
     const ffi::AnyBuffer values = *args.get<ffi::AnyBuffer>(0);
-    if (!Within(values, first, count)) return Refuse();
+    if (!HasFloats(values, count)) return Refuse();
     const size_t begin = std::min(row * encoded.shape.row_elements, static_cast<size_t>(count));
-    own_values = {static_cast<const float*>(values.untyped_data()) + first + begin,
+    own_values = {static_cast<const float*>(values.untyped_data()) + begin,
                   std::min(encoded.shape.row_elements, static_cast<size_t>(count) - begin)};
   }
   const QuantShape& shape = encoded.shape;
@@ -132,11 +122,10 @@ ffi::Error SumQuantized(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::Remaining
   return ffi::Error::Success();
 }
 
-// Decodes rows to elements [first, first + count) of the result. Operands: the codes, the key, where the rank's own row
-// is left out of them its codes, and where the result has other elements, too, the array whose buffer it takes.
+// Decodes rows. Operands: the codes, the key, and where the rank's own row is left out of them its codes.
 ffi::Error Dequantize(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingArgs args,
                       ffi::Result<ffi::AnyBuffer> values, int64_t format, int64_t rows, int64_t row_elements,
-                      int64_t first, int64_t count, int64_t own) {
+                      int64_t count, int64_t own) {
   Encoded encoded;
   if (!Read(format, rows, row_elements, &encoded) || !ReadOwn(own, key, &encoded)) return Refuse();
   const char* own_codes = nullptr;
@@ -146,12 +135,10 @@ ffi::Error Dequantize(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingAr
     if (row.size_bytes() != encoded.shape.row_bytes()) return Refuse();
     own_codes = static_cast<const char*>(row.untyped_data());
   }
-  if (!Within(*values, first, count) || codes.size_bytes() != encoded.bytes()) return Refuse();
+  if (!HasFloats(*values, count) || codes.size_bytes() != encoded.bytes()) return Refuse();
   const ScopedFloatMode mode(kIeeeFloatMode);
-  const auto elements = static_cast<size_t>(count);
-  DequantizeRows(encoded.shape,
-                 Written<float>(values, static_cast<size_t>(first) * sizeof(float), elements * sizeof(float)),
-                 static_cast<const char*>(codes.untyped_data()), elements, own_codes);
+  DequantizeRows(encoded.shape, Written<float>(values), static_cast<const char*>(codes.untyped_data()),
+                 static_cast<size_t>(count), own_codes);
   return ffi::Error::Success();
 }
 
@@ -165,7 +152,6 @@ XLA_FFI_Error* CpuQuantize(XLA_FFI_CallFrame* frame) {
                              .Attr<int64_t>("format")
                              .Attr<int64_t>("rows")
                              .Attr<int64_t>("row_elements")
-                             .Attr<int64_t>("first")
                              .Attr<int64_t>("count")
                              .Attr<int64_t>("own")
                              .Attr<bool>("stochastic")
@@ -184,7 +170,6 @@ XLA_FFI_Error* CpuSumQuantized(XLA_FFI_CallFrame* frame) {
                              .Attr<int64_t>("format")
                              .Attr<int64_t>("rows")
                              .Attr<int64_t>("row_elements")
-                             .Attr<int64_t>("first")
                              .Attr<int64_t>("count")
                              .Attr<int64_t>("own")
                              .Attr<int64_t>("divisor")
@@ -204,7 +189,6 @@ XLA_FFI_Error* CpuDequantize(XLA_FFI_CallFrame* frame) {
                              .Attr<int64_t>("format")
                              .Attr<int64_t>("rows")
                              .Attr<int64_t>("row_elements")
-                             .Attr<int64_t>("first")
                              .Attr<int64_t>("count")
                              .Attr<int64_t>("own")
                              .To(Dequantize)

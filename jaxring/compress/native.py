@@ -40,11 +40,10 @@ class Own(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Elements [first, first + count) of a flat array, as ``rows`` rows of ``row_elements``; zeros fill up the last."""
+    """A flat array of ``count`` elements, as ``rows`` rows of ``row_elements``; zeros fill up the last ones."""
 
     rows: int
     row_elements: int
-    first: int
     count: int
     own: Own = Own.ENCODED
 
@@ -123,18 +122,8 @@ def sum_quantized(
     return tuple(found) if feedback else found[0]
 
 
-def dequantize(
-    form: Format, codes: Any, key: Any, rows: Rows, elements: int, onto: Any = None, own_codes: Any = None
-) -> Any:
-    """float32[elements] with the values of ``codes`` in their place, and with those of ``onto`` elsewhere.
-
-    ``own_codes`` are those of the row that ``codes`` leaves out.
-    """
-    operands = [codes, key, *(value for value in (own_codes, onto) if value is not None)]
-    aliases = None if onto is None else {len(operands) - 1: 0}
-    call: Any = jax.ffi.ffi_call(DEQUANTIZE, _type((elements,), jnp.float32), input_output_aliases=aliases)
-    return call(
-        *operands,
-        format=np.int64(form.number),
-        **rows.attributes(),
-    )
+def dequantize(form: Format, codes: Any, key: Any, rows: Rows, own_codes: Any = None) -> Any:
+    """The values of ``codes``, float32[count]. ``own_codes`` are those of the row that ``codes`` leaves out."""
+    operands = (codes, key) if own_codes is None else (codes, key, own_codes)
+    call: Any = jax.ffi.ffi_call(DEQUANTIZE, _type((rows.count,), jnp.float32))
+    return call(*operands, format=np.int64(form.number), **rows.attributes())

@@ -174,8 +174,7 @@ def _with_own(form: Format, codes: Any, key: Any, rows: Rows, own: Any) -> Any:
 
 
 def _as_rows(x: Any, rows: Rows) -> Any:
-    part = x[rows.first : rows.first + rows.count]
-    return jnp.pad(part, (0, rows.rows * rows.row_elements - rows.count)).reshape(rows.rows, rows.row_elements)
+    return jnp.pad(x, (0, rows.rows * rows.row_elements - rows.count)).reshape(rows.rows, rows.row_elements)
 
 
 def quantize(form: Format, x: Any, key: Any, rows: Rows, rounding: Rounding, *, feedback: bool = False) -> Any:
@@ -234,13 +233,7 @@ def sum_quantized(
     return encoded.reshape(-1), _left_out(total, _flat(_decode(form, encoded), rows.row_elements))
 
 
-def dequantize(
-    form: Format, codes: Any, key: Any, rows: Rows, elements: int, onto: Any = None, own_codes: Any = None
-) -> Any:
+def dequantize(form: Format, codes: Any, key: Any, rows: Rows, own_codes: Any = None) -> Any:
     """See `jaxring.compress.native.dequantize`."""
     whole = _with_own(form, codes, key, rows, own_codes)
-    values = _flat(_decode(form, whole), rows.row_elements).reshape(-1)[: rows.count]
-    if rows.count == elements:
-        return values
-    onto = jnp.zeros(elements, jnp.float32) if onto is None else onto
-    return jax.lax.dynamic_update_slice(onto, values, (rows.first,))
+    return _flat(_decode(form, whole), rows.row_elements).reshape(-1)[: rows.count]

@@ -2,8 +2,7 @@
 
 An all-reduce is two-shot: each rank quantises the parts of its value that others own, an all-to-all brings the parts to
 their owners, the owner of a part sums the others' codes and its own values in float32 and quantises the sum, and an
-all-gather spreads it. Every rank decodes the same bytes, the owner its own ones, too, so all get the same bits. A large
-value goes in pieces, so that the arithmetic of one overlaps with the transfer of another.
+all-gather spreads it. Every rank decodes the same bytes, the owner its own ones, too, so all get the same bits.
 
 Two ranks exchange codes by a permutation: what a rank would send to itself is not even copied.
 """
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
     from jaxring.compress.formats import Format
     from jaxring.tracing.axes import Axes
     from jaxring.tracing.options import Options
-
-# Float32 bytes of a piece of an all-reduce, and the most pieces: docs/concepts/compression.md says what they cost.
-PIECE_BYTES = 8 << 20
-MOST_PIECES = 8
 
 
 class Call(NamedTuple):
@@ -50,9 +45,10 @@ class Call(NamedTuple):
         """What a sum is divided by; 0: by nothing."""
         return self.axes.size if self.options.op == "mean" else 0
 
-    def rounding(self, first_word: int = 0) -> Rounding:
-        """That of the elements whose random bits begin at ``first_word``."""
-        return Rounding(self.stochastic, self.first_word + first_word)
+    @property
+    def rounding(self) -> Rounding:
+        """How codes are made."""
+        return Rounding(self.stochastic, self.first_word)
 
     def without_own(self, rows: Rows) -> Rows:
         """``rows`` of an array whose part of this rank stays with it."""
@@ -80,25 +76,25 @@ class Call(NamedTuple):
         return apply("permute", codes, whole, self.options._replace(op=None, perm=pairs))
 
 
-def pieces(elements: int, ranks: int) -> list[Rows]:
-    """The pieces of an all-reduce: each is a part for every rank, in whole blocks."""
-    count = max(1, min(MOST_PIECES, 4 * elements // PIECE_BYTES))
-    unit = ranks * BLOCK
-    length = -(-elements // (count * unit)) * unit
-    return [Rows(ranks, length // ranks, at, min(length, elements - at)) for at in range(0, elements, length)]
+def _parts(call: Call, elements: int) -> Rows:
+    """A part for each rank to own, in whole blocks, of which it needs no codes itself."""
+    ranks = call.axes.size
+    blocks = -(-elements // (ranks * BLOCK))
+    return call.without_own(Rows(ranks, blocks * BLOCK, elements))
+
+
+def _spread(call: Call, total: Any, key: Any, rows: Rows) -> Any:
+    codes, rows, own = call.spread(total, rows)
+    return call.arithmetic.dequantize(call.form, codes, key, rows, own)
 
 
 def all_reduce(call: Call, x: Any, key: Any) -> Any:
     """The reduction of ``x``, float32 of any shape, on all ranks."""
     flat = x.reshape(-1)
-    result: Any = None
-    for whole in pieces(flat.size, call.axes.size):
-        rows, rounding = call.without_own(whole), call.rounding(whole.first // 4)
-        parts = call.to_owners(call.arithmetic.quantize(call.form, flat, key, rows, rounding))
-        total = call.arithmetic.sum_quantized(call.form, parts, key, rows, flat, call.divisor, rounding)
-        spread, rows, own = call.spread(total, rows)
-        result = call.arithmetic.dequantize(call.form, spread, key, rows, flat.size, result, own)
-    return jnp.reshape(result, x.shape)
+    rows = _parts(call, flat.size)
+    parts = call.to_owners(call.arithmetic.quantize(call.form, flat, key, rows, call.rounding))
+    total = call.arithmetic.sum_quantized(call.form, parts, key, rows, flat, call.divisor, call.rounding)
+    return _spread(call, total, key, rows).reshape(x.shape)
 
 
 def all_reduce_with_error(call: Call, x: Any, key: Any) -> tuple[Any, Any]:
@@ -106,46 +102,41 @@ def all_reduce_with_error(call: Call, x: Any, key: Any) -> tuple[Any, Any]:
 
     That is what its codes left out of the parts of others, and what the codes of the sum left out of its own.
     """
-    flat, errors = x.reshape(-1), []
-    result: Any = None
-    for whole in pieces(flat.size, call.axes.size):
-        rows, rounding = call.without_own(whole), call.rounding(whole.first // 4)
-        codes, error = call.arithmetic.quantize(call.form, flat, key, rows, rounding, feedback=True)
-        parts = call.to_owners(codes)
-        total, lost = call.arithmetic.sum_quantized(
-            call.form, parts, key, rows, flat, call.divisor, rounding, feedback=True
-        )
-        spread, rows, own = call.spread(total, rows)
-        result = call.arithmetic.dequantize(call.form, spread, key, rows, flat.size, result, own)
-        error = jnp.pad(error, (0, rows.rows * rows.row_elements - rows.count)).reshape(rows.rows, rows.row_elements)
-        lost = lost * call.axes.size if call.divisor else lost
-        owned = jnp.arange(rows.rows, dtype=jnp.uint32)[:, None] == key[2]
-        errors.append(jnp.where(owned, lost, error).reshape(-1)[: rows.count])
-    return jnp.reshape(result, x.shape), jnp.reshape(jnp.concatenate(errors), x.shape)
+    flat = x.reshape(-1)
+    rows = _parts(call, flat.size)
+    codes, error = call.arithmetic.quantize(call.form, flat, key, rows, call.rounding, feedback=True)
+    total, lost = call.arithmetic.sum_quantized(
+        call.form, call.to_owners(codes), key, rows, flat, call.divisor, call.rounding, feedback=True
+    )
+    error = jnp.pad(error, (0, rows.rows * rows.row_elements - rows.count)).reshape(rows.rows, rows.row_elements)
+    lost = lost * call.axes.size if call.divisor else lost
+    owned = jnp.arange(rows.rows, dtype=jnp.uint32)[:, None] == key[2]
+    error = jnp.where(owned, lost, error).reshape(-1)[: rows.count]
+    return _spread(call, total, key, rows).reshape(x.shape), error.reshape(x.shape)
 
 
 def _encoded(call: Call, x: Any, key: Any, rows: Rows) -> Any:
-    return call.arithmetic.quantize(call.form, x.reshape(-1), key, rows, call.rounding())
+    return call.arithmetic.quantize(call.form, x.reshape(-1), key, rows, call.rounding)
 
 
 def all_gather(call: Call, x: Any, key: Any) -> Any:
     """(ranks, *shape): the values of all ranks."""
-    codes = _encoded(call, x, key, Rows(1, x.size, 0, x.size))
+    codes = _encoded(call, x, key, Rows(1, x.size, x.size))
     ranks = call.axes.size
     gathered = call.move("all_gather", codes[0])
-    rows = Rows(ranks, x.size, 0, ranks * x.size)
-    return call.arithmetic.dequantize(call.form, gathered, key, rows, rows.count).reshape(ranks, *x.shape)
+    rows = Rows(ranks, x.size, ranks * x.size)
+    return call.arithmetic.dequantize(call.form, gathered, key, rows).reshape(ranks, *x.shape)
 
 
 def _blocks(call: Call, x: Any) -> Rows:
-    return Rows(call.axes.size, x.size // call.axes.size, 0, x.size)
+    return Rows(call.axes.size, x.size // call.axes.size, x.size)
 
 
 def all_to_all(call: Call, x: Any, key: Any) -> Any:
     """``x`` has a block for each rank, and so has the result."""
     rows = _blocks(call, x)
     moved = call.move("all_to_all", _encoded(call, x, key, rows))
-    return call.arithmetic.dequantize(call.form, moved, key, rows, x.size).reshape(x.shape)
+    return call.arithmetic.dequantize(call.form, moved, key, rows).reshape(x.shape)
 
 
 def reduce_scatter(call: Call, x: Any, key: Any) -> Any:

@@ -21,9 +21,9 @@ _ENABLED = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
 )
 def test_a_large_result_is_not_touched_page_by_page():
     form, count = FORMATS["int8"], 32 << 18  # 32 MiB of float32
-    rows, key = native.Rows(1, count, 0, count), jnp.zeros(3, np.uint32)
+    rows, key = native.Rows(1, count, count), jnp.zeros(3, np.uint32)
     codes = native.quantize(form, jnp.ones(count), key, rows, native.Rounding(False))
-    decode = jax.jit(lambda codes: native.dequantize(form, codes, key, rows, count))
+    decode = jax.jit(lambda codes: native.dequantize(form, codes, key, rows))
     kept = [jax.block_until_ready(decode(codes)) for _ in range(2)]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     kept += [jax.block_until_ready(decode(codes)) for _ in range(4)]

@@ -16,7 +16,9 @@
 namespace jaxring::test {
 namespace {
 
-constexpr size_t kElements = 700;
+// Elements of a row, and of three rows of which the last one is short. A row has stretches of blocks that are encoded
+// side by side.
+constexpr size_t kRow = 3000, kElements = 7000;
 constexpr QuantFormat kFormats[] = {QuantFormat::kInt8, QuantFormat::kInt4, QuantFormat::kF8E4M3, QuantFormat::kBF16};
 
 std::vector<float> Values(bool finite) {
@@ -24,8 +26,9 @@ std::vector<float> Values(bool finite) {
   std::normal_distribution<float> normal;
   std::vector<float> values(kElements);
   for (size_t i = 0; i < kElements; ++i) {
-    const size_t block = i / 128;
-    values[i] = normal(random) * std::exp2(static_cast<float>(block) * 50 - 149);
+    // From the least subnormal numbers up to large ones, then sixteen blocks of ordinary ones.
+    const size_t block = i / kQuantBlock % 22;
+    values[i] = normal(random) * (block < 6 ? std::exp2(static_cast<float>(block) * 50 - 149) : 1.0f);
   }
   values[130] = std::numeric_limits<float>::max();
   if (finite) return values;
@@ -38,9 +41,9 @@ std::vector<float> Values(bool finite) {
 // Codes, what they leave out, the sum's codes, what those leave out, the sum, and the values: as bytes.
 std::vector<std::string> Everything(QuantFormat format, bool stochastic, const std::vector<float>& values,
                                     const OwnRow& own = {}) {
-  const QuantShape shape{format, 3, 300, own};
-  const OwnValues own_values{own.row == OwnRow::kNone ? nullptr : values.data() + own.row * 300,
-                             std::min<size_t>(300, kElements - 300 * (own.row % 3))};
+  const QuantShape shape{format, 3, kRow, own};
+  const OwnValues own_values{own.row == OwnRow::kNone ? nullptr : values.data() + own.row * kRow,
+                             std::min<size_t>(kRow, kElements - kRow * (own.row % 3))};
   const Rounding rounding{stochastic, 7, 9, 64};
   constexpr size_t kGuard = 64;
   std::vector<std::string> found;
@@ -51,7 +54,7 @@ std::vector<std::string> Everything(QuantFormat format, bool stochastic, const s
   };
   std::string codes = buffer(shape.encoded_rows() * shape.row_bytes()), error = buffer(4 * kElements);
   QuantizeRows(shape, codes.data(), reinterpret_cast<float*>(error.data()), values.data(), kElements, rounding);
-  std::string again = buffer(shape.row_bytes()), lost = buffer(4 * 300), sum = buffer(4 * 300);
+  std::string again = buffer(shape.row_bytes()), lost = buffer(4 * kRow), sum = buffer(4 * kRow);
   SumRowsQuantized(shape, again.data(), reinterpret_cast<float*>(lost.data()), codes.data(), 3, own_values, rounding);
   SumRows(shape, reinterpret_cast<float*>(sum.data()), codes.data(), 0, own_values);
   std::string decoded = buffer(4 * kElements);
@@ -86,7 +89,7 @@ CASE("a rank's own row counts as it is, in the order of the rows, and is not enc
   for (QuantFormat format : kFormats) {
     const std::vector<float> values = Values(true);
     const auto all = Everything(format, false, values);
-    const size_t row_bytes = QuantShape{format, 3, 300}.row_bytes();
+    const size_t row_bytes = QuantShape{format, 3, kRow}.row_bytes();
     for (size_t row = 0; row < 3; ++row) {
       const auto skipped = Everything(format, false, values, {row, false});
       const auto left_out = Everything(format, false, values, {row, true});
@@ -98,14 +101,14 @@ CASE("a rank's own row counts as it is, in the order of the rows, and is not enc
         CHECK(skipped[0].substr(other * row_bytes, row_bytes) == want);
         CHECK(left_out[0].substr(place++ * row_bytes, row_bytes) == want);
       }
-      std::vector<float> error(kElements), decoded(kElements), sum(300);
+      std::vector<float> error(kElements), decoded(kElements), sum(kRow);
       std::memcpy(error.data(), left_out[1].data(), 4 * kElements);
-      std::memcpy(sum.data(), left_out[4].data(), 4 * 300);
+      std::memcpy(sum.data(), left_out[4].data(), 4 * kRow);
       std::memcpy(decoded.data(), all[5].data(), 4 * kElements);
-      for (size_t i = 0; i < 300; ++i) {
+      for (size_t i = 0; i < kRow; ++i) {
         float want = 0;
         for (size_t other = 0; other < 3; ++other) {
-          const size_t at = 300 * other + i;
+          const size_t at = kRow * other + i;
           const float part = at >= kElements ? 0 : other == row ? values[at] : decoded[at];
           want = other == 0 ? part : want + part;
           if (other == row && at < kElements) CHECK(error[at] == 0);
@@ -113,10 +116,25 @@ CASE("a rank's own row counts as it is, in the order of the rows, and is not enc
         CHECK(sum[i] == want);
       }
       // The codes of the own row come from where the caller has them: here, those of the sum.
-      std::vector<float> total(300);
-      DequantizeRows({format, 1, 300}, total.data(), left_out[2].data(), 300, nullptr);
-      const size_t count = std::min<size_t>(300, kElements - 300 * row);
-      CHECK(std::memcmp(left_out[5].data() + 4 * 300 * row, total.data(), 4 * count) == 0);
+      std::vector<float> total(kRow);
+      DequantizeRows({format, 1, kRow}, total.data(), left_out[2].data(), kRow, nullptr);
+      const size_t count = std::min<size_t>(kRow, kElements - kRow * row);
+      CHECK(std::memcmp(left_out[5].data() + 4 * kRow * row, total.data(), 4 * count) == 0);
+    }
+  }
+}
+
+CASE("blocks that are encoded side by side have the codes that each has alone") {
+  for (QuantFormat format : kFormats) {
+    for (bool finite : {true, false}) {
+      const std::vector<float> values = Values(finite);
+      const QuantShape shape{format, 1, kElements}, one{format, 1, kQuantBlock};
+      std::string codes(shape.row_bytes(), '\0'), alone(one.row_bytes(), '\0');
+      QuantizeRows(shape, codes.data(), nullptr, values.data(), kElements, {});
+      for (size_t block = 0; block < kElements / kQuantBlock; ++block) {
+        QuantizeRows(one, alone.data(), nullptr, values.data() + block * kQuantBlock, kQuantBlock, {});
+        CHECK(codes.substr(block * alone.size(), alone.size()) == alone);
+      }
     }
   }
 }
