@@ -68,19 +68,29 @@ def measure(nbytes: int, formats: Sequence[str], iterations: int) -> tuple[turns
 
 
 def measure_parts(nbytes: int, name: str, iterations: int) -> turns.Times:
-    """Times in s of what a rank of two computes: quantise a value, sum a half of two and quantise it, decode it all."""
+    """Times in s of what a rank of two computes.
+
+    It quantises the half that the other one owns, sums its own half and the other's codes of it, quantises and decodes
+    that, and decodes the other half.
+    """
     form, count = FORMATS[name], nbytes // 4 // (2 * BLOCK) * 2 * BLOCK
     x = jax.numpy.asarray(np.random.default_rng(0).standard_normal(count, np.float32))
     key = jax.numpy.zeros(3, np.uint32)
-    both, half = native.Rows(2, count // 2, count), native.Rows(2, count // 2, count, native.Own.ENCODED)
+    rows = native.Rows(2, count // 2, count, native.Own.LEFT_OUT)
     nearest, at_random = native.Rounding(False), native.Rounding(True)
-    codes = jax.block_until_ready(native.quantize(form, x, key, both, nearest))  # type: ignore[no-untyped-call]
+    codes = jax.block_until_ready(native.quantize(form, x, key, rows, nearest))  # type: ignore[no-untyped-call]
+
+    def total(x: Any) -> Any:
+        return native.sum_quantized(form, codes, key, rows, x, 0, nearest)
+
     every = {
-        f"{name}: quantise": lambda x: native.quantize(form, x, key, both, nearest),
-        f"{name}: quantise, rounded at random": lambda x: native.quantize(form, x, key, both, at_random),
-        f"{name}: sum halves and quantise": lambda x: native.sum_quantized(form, codes, key, half, x, 0, nearest),
-        f"{name}: decode": lambda _: native.dequantize(form, codes, key, both),
-        "copy": lambda x: x + 0,
+        f"{name}: quantise a half": lambda x: native.quantize(form, x, key, rows, nearest),
+        f"{name}: the same, rounded at random": lambda x: native.quantize(form, x, key, rows, at_random),
+        f"{name}: sum, quantise and decode a half": total,
+        f"{name}: the same, and decode the other half": lambda x: native.dequantize(
+            form, codes, key, rows, total(x)[1]
+        ),
+        "copy both halves": lambda x: x + 0,
     }
     programs = {what: jax.jit(f) for what, f in every.items()}
     for f in programs.values():

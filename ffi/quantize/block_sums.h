@@ -124,7 +124,8 @@ void Sum(float* sum, const EncodedRows& rows, uint64_t divisor, size_t elements)
 }
 
 template <class Code, bool kStochastic>
-JAXRING_INLINE void EncodeSums(char* to, float* error, const Summands& of, size_t elements, const Rounding& rounding) {
+JAXRING_INLINE void EncodeSums(char* to, float* error, const DecodeTo& decoded, const Summands& of, size_t elements,
+                               const Rounding& rounding) {
   alignas(64) float sum[kTogether * kQuantBlock];
   uint64_t word = rounding.first_word;
   for (size_t first = 0; first < elements; first += kTogether * kQuantBlock) {
@@ -136,18 +137,19 @@ JAXRING_INLINE void EncodeSums(char* to, float* error, const Summands& of, size_
     }
     EncodeBlocks<Code, kStochastic>(to, sum, blocks, largest, rounding, word);
     if (error != nullptr) FindErrors<Code>(error + first, sum, to, count);
+    if (decoded.values != nullptr) Decode<Code>({decoded.values + first, decoded.stream}, to, count);
     to += blocks * Layout<Code>::kBytes, word += blocks * kQuantWords;
   }
 }
 
 template <class Code>
-void EncodeSum(char* to, float* error, const EncodedRows& rows, uint64_t divisor, size_t elements,
-               const Rounding& rounding) {
+void EncodeSum(char* to, float* error, const DecodeTo& decoded, const EncodedRows& rows, uint64_t divisor,
+               size_t elements, const Rounding& rounding) {
   const Summands of(rows, divisor);
   if (rounding.stochastic) {
-    EncodeSums<Code, true>(to, error, of, elements, rounding);
+    EncodeSums<Code, true>(to, error, decoded, of, elements, rounding);
   } else {
-    EncodeSums<Code, false>(to, error, of, elements, rounding);
+    EncodeSums<Code, false>(to, error, decoded, of, elements, rounding);
   }
 }
 

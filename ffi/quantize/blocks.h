@@ -291,10 +291,11 @@ void Encode(char* to, float* error, const float* from, size_t elements, const Ro
 }
 
 template <class Code>
-void Decode(float* to, const char* from, size_t elements, bool stream) {
-  const bool aligned = reinterpret_cast<uintptr_t>(to) % 64 == 0;
+void Decode(const DecodeTo& where, const char* from, size_t elements) {
+  float* to = where.values;
+  const bool stream = where.stream && reinterpret_cast<uintptr_t>(to) % 64 == 0;
   for (; elements >= kQuantBlock; elements -= kQuantBlock, to += kQuantBlock, from += Layout<Code>::kBytes) {
-    if (stream && aligned) {
+    if (stream) {
       DecodeBlock<Code, true>(to, from);
     } else {
       DecodeBlock<Code, false>(to, from);

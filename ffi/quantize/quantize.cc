@@ -66,15 +66,15 @@ void QuantizeRows(const QuantShape& shape, char* to, float* error, const float* 
   }
 }
 
-void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements, const char* own_codes) {
+void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements) {
   const Quantizers& quantizers = FindQuantizers(shape.format);
   const size_t row_bytes = shape.row_bytes();
   const bool stream = elements * sizeof(float) >= kStreamBytes;
   for (size_t row = 0; row < shape.rows; ++row) {
+    if (row == shape.own.row) continue;
     const size_t begin = std::min(row * shape.row_elements, elements);
     const size_t count = std::min(shape.row_elements, elements - begin);
-    const char* codes = row == shape.own.row ? own_codes : from + shape.own.place(row) * row_bytes;
-    quantizers.decode(to + begin, codes, count, stream);
+    quantizers.decode({to + begin, stream}, from + shape.own.place(row) * row_bytes, count);
   }
   if (stream) StreamFence();
 }
@@ -95,16 +95,24 @@ void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divi
   });
 }
 
-void SumRowsQuantized(const QuantShape& shape, char* to, float* error, const char* from, uint64_t divisor,
-                      const OwnValues& own, const Rounding& rounding) {
+void SumRowsQuantized(const QuantShape& shape, char* to, float* error, float* decoded, const char* from,
+                      uint64_t divisor, const OwnValues& own, const Rounding& rounding) {
   const Quantizers& quantizers = FindQuantizers(shape.format);
   const size_t stride = shape.row_bytes();
+  DecodeTo own_row;
+  if (decoded != nullptr) own_row.values = decoded + std::min(shape.own.row, shape.rows) * shape.row_elements;
+  own_row.stream = own.elements * sizeof(float) >= kStreamBytes;
   SumBlocks(shape.row_elements, own, [&](size_t first, size_t elements, const float* values) {
     const size_t block = first / kQuantBlock, at = block * quantizers.block_bytes;
     const EncodedRows rows = {from + at, stride, shape.rows, shape.own, values};
-    quantizers.encode_sum(to + at, error == nullptr ? nullptr : error + first, rows, divisor, elements,
-                          After(rounding, block));
+    // The own row of the result is as long as the values that it has, its last block may be longer.
+    const size_t wanted = std::min(elements, own.elements - std::min(own.elements, first));
+    const DecodeTo here = {decoded == nullptr ? nullptr : own_row.values + first, own_row.stream};
+    quantizers.encode_sum(to + at, error == nullptr ? nullptr : error + first, wanted == elements ? here : DecodeTo{},
+                          rows, divisor, elements, After(rounding, block));
+    if (decoded != nullptr && wanted > 0 && wanted < elements) quantizers.decode(here, to + at, wanted);
   });
+  if (decoded != nullptr && own_row.stream) StreamFence();
 }
 
 }  // namespace jaxring

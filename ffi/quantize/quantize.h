@@ -51,20 +51,28 @@ struct EncodedRows {
   const char* at(size_t row) const { return codes + own.place(row) * stride; }
 };
 
+// Where the values of codes go that are being made; null: nowhere. `stream` asks for non-temporal stores (the caller
+// fences with StreamFence afterwards).
+struct DecodeTo {
+  float* values = nullptr;
+  bool stream = false;
+};
+
 // One format's functions of one instruction set. They must run in the IEEE float mode. No buffer needs alignment.
 struct Quantizers {
   size_t block_bytes;
   // Encodes `elements` values, the last block filled up with zeros. Where `error` is given, error[i] is the value minus
   // what its code decodes to, for finite values, and 0 for others. It may be `from` itself.
   void (*encode)(char* to, float* error, const float* from, size_t elements, const Rounding& rounding);
-  // Decodes `elements` values; `stream` asks for non-temporal stores (the caller fences with StreamFence afterwards).
-  void (*decode)(float* to, const char* from, size_t elements, bool stream);
+  // Decodes `elements` values.
+  void (*decode)(const DecodeTo& to, const char* from, size_t elements);
   // sum[i] = row 0's value + row 1's + ..., times 1 / `divisor` unless that is 0, for `elements` values in whole
   // blocks.
   void (*sum)(float* sum, const EncodedRows& rows, uint64_t divisor, size_t elements);
-  // The same, encoded, the last block filled up with zeros; the own row has whole blocks. `error` as above.
-  void (*encode_sum)(char* to, float* error, const EncodedRows& rows, uint64_t divisor, size_t elements,
-                     const Rounding& rounding);
+  // The same, encoded, the last block filled up with zeros; the own row has whole blocks. `error` as above. `decoded`
+  // gets what the codes stand for.
+  void (*encode_sum)(char* to, float* error, const DecodeTo& decoded, const EncodedRows& rows, uint64_t divisor,
+                     size_t elements, const Rounding& rounding);
 };
 
 // The functions for this CPU, or for the instruction set that ForceInstructionSet has chosen.
@@ -90,12 +98,14 @@ struct OwnValues {
 // if the encoded array has a place for them, stay as they are, and its errors are 0.
 void QuantizeRows(const QuantShape& shape, char* to, float* error, const float* from, size_t elements,
                   const Rounding& rounding);
-// Decodes rows of which only the first `elements` elements are wanted. An own row that is left out is in `own_codes`.
-void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements, const char* own_codes);
+// Decodes rows of which only the first `elements` elements are wanted. The own row of `to` stays as it is.
+void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements);
 // The sum over the rows, or their mean, in float32 and in the order of the rows, as float32.
 void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divisor, const OwnValues& own);
-// The same, encoded again as one row. `error`, unless it is null, gets what encode says.
-void SumRowsQuantized(const QuantShape& shape, char* to, float* error, const char* from, uint64_t divisor,
-                      const OwnValues& own, const Rounding& rounding);
+// The same, encoded again as one row. `error`, unless it is null, gets what encode says. `decoded`, unless it is null,
+// is what DequantizeRows is to decode to, of which this sum is the own row: that row is decoded here, which takes less
+// time while the codes are at hand.
+void SumRowsQuantized(const QuantShape& shape, char* to, float* error, float* decoded, const char* from,
+                      uint64_t divisor, const OwnValues& own, const Rounding& rounding);
 
 }  // namespace jaxring

@@ -58,12 +58,18 @@ bool HasFloats(const ffi::AnyBuffer& buffer, int64_t count) {
   return buffer.element_type() == ffi::F32 && static_cast<int64_t>(buffer.element_count()) == count;
 }
 
-// Where a handler writes a result.
+// A result of which a handler writes `bytes` from `at` on. Huge pages are asked for the whole of it: parts that are
+// written by several calls would share pages at their ends.
+template <class T>
+T* Written(ffi::Result<ffi::AnyBuffer>& result, size_t at, size_t bytes) {
+  char* data = static_cast<char*>(result->untyped_data());
+  if (PreparePages(data, result->size_bytes()) == Pages::kFresh) PopulatePages(data + at, bytes);
+  return reinterpret_cast<T*>(data);
+}
+
 template <class T>
 T* Written(ffi::Result<ffi::AnyBuffer>& result) {
-  void* data = result->untyped_data();
-  if (PreparePages(data, result->size_bytes()) == Pages::kFresh) PopulatePages(data, result->size_bytes());
-  return static_cast<T*>(data);
+  return Written<T>(result, 0, result->size_bytes());
 }
 
 float* ErrorOf(const ffi::RemainingRets& rets, size_t index, size_t elements, bool* fits) {
@@ -89,56 +95,56 @@ ffi::Error Quantize(ffi::AnyBuffer values, ffi::AnyBuffer key, ffi::RemainingRet
 }
 
 // Sums rows. Operands: the codes, the key, and where the rank's own row is not encoded the array of which it is a part.
-// Results: the sum as float32, or as codes, then where wanted what those leave out.
+// Results: the sum as float32; or as codes, then what Dequantize is to complete, of which it is the own row, and then
+// where wanted what the codes leave out.
 ffi::Error SumQuantized(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingArgs args, ffi::RemainingRets rets,
                         int64_t format, int64_t rows, int64_t row_elements, int64_t count, int64_t own, int64_t divisor,
                         bool stochastic, int64_t first_word) {
   Encoded encoded;
   if (!Read(format, rows, row_elements, &encoded) || !ReadOwn(own, key, &encoded) || rets.size() < 1) return Refuse();
+  const QuantShape& shape = encoded.shape;
   OwnValues own_values;
-  if (const size_t row = encoded.shape.own.row; row != OwnRow::kNone) {
+  size_t begin = 0;
+  if (shape.own.row != OwnRow::kNone) {
     if (args.size() != 1) return Refuse();
     const ffi::AnyBuffer values = *args.get<ffi::AnyBuffer>(0);
     if (!HasFloats(values, count)) return Refuse();
-    const size_t begin = std::min(row * encoded.shape.row_elements, static_cast<size_t>(count));
+    begin = std::min(shape.own.row * shape.row_elements, static_cast<size_t>(count));
     own_values = {static_cast<const float*>(values.untyped_data()) + begin,
-                  std::min(encoded.shape.row_elements, static_cast<size_t>(count) - begin)};
+                  std::min(shape.row_elements, static_cast<size_t>(count) - begin)};
   }
-  const QuantShape& shape = encoded.shape;
   ffi::Result<ffi::AnyBuffer> sum = *rets.get<ffi::AnyBuffer>(0);
   bool fits = true;
-  float* error = ErrorOf(rets, 1, shape.row_elements, &fits);
+  float* error = ErrorOf(rets, 2, shape.row_elements, &fits);
   if (!fits || codes.size_bytes() != encoded.bytes()) return Refuse();
   const auto* from = static_cast<const char*>(codes.untyped_data());
   const ScopedFloatMode mode(kIeeeFloatMode);
   if (sum->element_type() == ffi::F32) {
     if (sum->element_count() != shape.row_elements) return Refuse();
     SumRows(shape, Written<float>(sum), from, static_cast<uint64_t>(divisor), own_values);
-  } else {
-    if (sum->size_bytes() != shape.row_bytes()) return Refuse();
-    SumRowsQuantized(shape, Written<char>(sum), error, from, static_cast<uint64_t>(divisor), own_values,
-                     MakeRounding(stochastic, key, 1, first_word));
+    return ffi::Error::Success();
   }
+  if (sum->size_bytes() != shape.row_bytes() || shape.own.row == OwnRow::kNone || rets.size() < 2) return Refuse();
+  ffi::Result<ffi::AnyBuffer> whole = *rets.get<ffi::AnyBuffer>(1);
+  if (!HasFloats(*whole, count)) return Refuse();
+  auto* decoded = Written<float>(whole, begin * sizeof(float), own_values.elements * sizeof(float));
+  SumRowsQuantized(shape, Written<char>(sum), error, decoded, from, static_cast<uint64_t>(divisor), own_values,
+                   MakeRounding(stochastic, key, 1, first_word));
   return ffi::Error::Success();
 }
 
-// Decodes rows. Operands: the codes, the key, and where the rank's own row is left out of them its codes.
+// Decodes rows. Operands: the codes, the key, and where the own row is not wanted the array whose buffer the result
+// takes, which has it.
 ffi::Error Dequantize(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingArgs args,
                       ffi::Result<ffi::AnyBuffer> values, int64_t format, int64_t rows, int64_t row_elements,
                       int64_t count, int64_t own) {
   Encoded encoded;
   if (!Read(format, rows, row_elements, &encoded) || !ReadOwn(own, key, &encoded)) return Refuse();
-  const char* own_codes = nullptr;
-  if (encoded.shape.own.row != OwnRow::kNone) {
-    if (!encoded.shape.own.left_out || args.size() < 1) return Refuse();
-    const ffi::AnyBuffer row = *args.get<ffi::AnyBuffer>(0);
-    if (row.size_bytes() != encoded.shape.row_bytes()) return Refuse();
-    own_codes = static_cast<const char*>(row.untyped_data());
-  }
+  if (args.size() != (encoded.shape.own.row == OwnRow::kNone ? 0 : 1)) return Refuse();
   if (!HasFloats(*values, count) || codes.size_bytes() != encoded.bytes()) return Refuse();
   const ScopedFloatMode mode(kIeeeFloatMode);
   DequantizeRows(encoded.shape, Written<float>(values), static_cast<const char*>(codes.untyped_data()),
-                 static_cast<size_t>(count), own_codes);
+                 static_cast<size_t>(count));
   return ffi::Error::Success();
 }
 

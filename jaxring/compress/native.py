@@ -114,16 +114,23 @@ def sum_quantized(
     *,
     feedback: bool = False,
 ) -> Any:
-    """The same, quantised again: uint8[bytes], and with ``feedback`` what that leaves out, float32[row_elements]."""
-    results = [_type((form.row_bytes(rows.row_elements),), jnp.uint8)]
+    """The same, quantised again: uint8[bytes].
+
+    Then float32[count] for `dequantize` to complete: the values of these codes are in this rank's row, and any others
+    elsewhere. With ``feedback`` also what the codes leave out, float32[row_elements]. ``rows`` must have a row without
+    codes.
+    """
+    results = [_type((form.row_bytes(rows.row_elements),), jnp.uint8), _type((rows.count,), jnp.float32)]
     if feedback:
         results.append(_type((rows.row_elements,), jnp.float32))
-    found = _sum(form, codes, key, rows, x, divisor, rounding, results)
-    return tuple(found) if feedback else found[0]
+    return tuple(_sum(form, codes, key, rows, x, divisor, rounding, results))
 
 
-def dequantize(form: Format, codes: Any, key: Any, rows: Rows, own_codes: Any = None) -> Any:
-    """The values of ``codes``, float32[count]. ``own_codes`` are those of the row that ``codes`` leaves out."""
-    operands = (codes, key) if own_codes is None else (codes, key, own_codes)
-    call: Any = jax.ffi.ffi_call(DEQUANTIZE, _type((rows.count,), jnp.float32))
+def dequantize(form: Format, codes: Any, key: Any, rows: Rows, onto: Any = None) -> Any:
+    """The values of ``codes``, float32[count].
+
+    Where ``rows`` has a row without codes, or whose codes are not wanted, its values are those of ``onto``.
+    """
+    operands, aliases = ((codes, key), None) if onto is None else ((codes, key, onto), {2: 0})
+    call: Any = jax.ffi.ffi_call(DEQUANTIZE, _type((rows.count,), jnp.float32), input_output_aliases=aliases)
     return call(*operands, format=np.int64(form.number), **rows.attributes())

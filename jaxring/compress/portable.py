@@ -164,13 +164,12 @@ def _others(key: Any, rows: Rows) -> Any:
     return places + (places >= key[2]) if rows.own is Own.LEFT_OUT else places
 
 
-def _with_own(form: Format, codes: Any, key: Any, rows: Rows, own: Any) -> Any:
-    """Codes of all rows: where those of this rank are left out, ``own``, or any if that is None."""
+def _all_rows(form: Format, codes: Any, key: Any, rows: Rows) -> Any:
+    """Codes of all rows, any in a row that is left out."""
     codes = _rows(form, codes).reshape(rows.encoded, -1, form.block_bytes)
     if rows.own is not Own.LEFT_OUT:
         return codes
-    whole = jnp.zeros((rows.rows, *codes.shape[1:]), codes.dtype).at[_others(key, rows)].set(codes)
-    return whole if own is None else whole.at[key[2]].set(_rows(form, own))
+    return jnp.zeros((rows.rows, *codes.shape[1:]), codes.dtype).at[_others(key, rows)].set(codes)
 
 
 def _as_rows(x: Any, rows: Rows) -> Any:
@@ -194,7 +193,7 @@ def quantize(form: Format, x: Any, key: Any, rows: Rows, rounding: Rounding, *, 
 
 def sum_rows(form: Format, codes: Any, key: Any, rows: Rows, x: Any, divisor: int) -> Any:
     """See `jaxring.compress.native.sum_rows`."""
-    blocks = _with_own(form, codes, key, rows, None)
+    blocks = _all_rows(form, codes, key, rows)
     encoded = jnp.ones(rows.rows, bool)
     mine = jnp.zeros((*blocks.shape[1:-1], BLOCK), jnp.float32)
     if rows.own is not Own.ENCODED:
@@ -228,12 +227,15 @@ def sum_quantized(
     blocks = _blocks(total)
     random = _random(key, 1, rounding.first_word, blocks.shape) if rounding.stochastic else None
     encoded = _encode(form, blocks, random)
-    if not feedback:
-        return encoded.reshape(-1)
-    return encoded.reshape(-1), _left_out(total, _flat(_decode(form, encoded), rows.row_elements))
+    values = _flat(_decode(form, encoded), rows.row_elements)
+    whole = jnp.zeros((rows.rows, rows.row_elements), jnp.float32).at[key[2]].set(values)
+    results = encoded.reshape(-1), whole.reshape(-1)[: rows.count]
+    return (*results, _left_out(total, values)) if feedback else results
 
 
-def dequantize(form: Format, codes: Any, key: Any, rows: Rows, own_codes: Any = None) -> Any:
+def dequantize(form: Format, codes: Any, key: Any, rows: Rows, onto: Any = None) -> Any:
     """See `jaxring.compress.native.dequantize`."""
-    whole = _with_own(form, codes, key, rows, own_codes)
-    return _flat(_decode(form, whole), rows.row_elements).reshape(-1)[: rows.count]
+    values = _flat(_decode(form, _all_rows(form, codes, key, rows)), rows.row_elements)
+    if rows.own is not Own.ENCODED:
+        values = values.at[key[2]].set(_as_rows(onto, rows)[key[2]])
+    return values.reshape(-1)[: rows.count]

@@ -2,7 +2,8 @@
 
 An all-reduce is two-shot: each rank quantises the parts of its value that others own, an all-to-all brings the parts to
 their owners, the owner of a part sums the others' codes and its own values in float32 and quantises the sum, and an
-all-gather spreads it. Every rank decodes the same bytes, the owner its own ones, too, so all get the same bits.
+all-gather spreads it. Every rank decodes the same bytes, the owner its own ones, too, as it makes them, so all get the
+same bits.
 
 Two ranks exchange codes by a permutation: what a rank would send to itself is not even copied.
 """
@@ -62,11 +63,9 @@ class Call(NamedTuple):
         """The rows of all ranks for this one's part, of codes that are `without_own`."""
         return self._swap(codes) if self.axes.size == 2 else self.move("all_to_all", codes)
 
-    def spread(self, total: Any, rows: Rows) -> tuple[Any, Rows, Any]:
-        """The codes of all parts, their rows, and the codes of this rank's part if the first leave these out."""
-        if self.axes.size == 2:
-            return self._swap(total), dataclasses.replace(rows, own=Own.LEFT_OUT), total
-        return self.move("all_gather", total), dataclasses.replace(rows, own=Own.ENCODED), None
+    def spread(self, total: Any) -> Any:
+        """The codes of all parts, as `without_own` has them."""
+        return self._swap(total) if self.axes.size == 2 else self.move("all_gather", total)
 
     def _swap(self, codes: Any) -> Any:
         """What the other of two ranks has."""
@@ -83,18 +82,13 @@ def _parts(call: Call, elements: int) -> Rows:
     return call.without_own(Rows(ranks, blocks * BLOCK, elements))
 
 
-def _spread(call: Call, total: Any, key: Any, rows: Rows) -> Any:
-    codes, rows, own = call.spread(total, rows)
-    return call.arithmetic.dequantize(call.form, codes, key, rows, own)
-
-
 def all_reduce(call: Call, x: Any, key: Any) -> Any:
     """The reduction of ``x``, float32 of any shape, on all ranks."""
     flat = x.reshape(-1)
     rows = _parts(call, flat.size)
     parts = call.to_owners(call.arithmetic.quantize(call.form, flat, key, rows, call.rounding))
-    total = call.arithmetic.sum_quantized(call.form, parts, key, rows, flat, call.divisor, call.rounding)
-    return _spread(call, total, key, rows).reshape(x.shape)
+    total, mine = call.arithmetic.sum_quantized(call.form, parts, key, rows, flat, call.divisor, call.rounding)
+    return call.arithmetic.dequantize(call.form, call.spread(total), key, rows, mine).reshape(x.shape)
 
 
 def all_reduce_with_error(call: Call, x: Any, key: Any) -> tuple[Any, Any]:
@@ -105,14 +99,15 @@ def all_reduce_with_error(call: Call, x: Any, key: Any) -> tuple[Any, Any]:
     flat = x.reshape(-1)
     rows = _parts(call, flat.size)
     codes, error = call.arithmetic.quantize(call.form, flat, key, rows, call.rounding, feedback=True)
-    total, lost = call.arithmetic.sum_quantized(
+    total, mine, lost = call.arithmetic.sum_quantized(
         call.form, call.to_owners(codes), key, rows, flat, call.divisor, call.rounding, feedback=True
     )
     error = jnp.pad(error, (0, rows.rows * rows.row_elements - rows.count)).reshape(rows.rows, rows.row_elements)
     lost = lost * call.axes.size if call.divisor else lost
     owned = jnp.arange(rows.rows, dtype=jnp.uint32)[:, None] == key[2]
     error = jnp.where(owned, lost, error).reshape(-1)[: rows.count]
-    return _spread(call, total, key, rows).reshape(x.shape), error.reshape(x.shape)
+    whole = call.arithmetic.dequantize(call.form, call.spread(total), key, rows, mine)
+    return whole.reshape(x.shape), error.reshape(x.shape)
 
 
 def _encoded(call: Call, x: Any, key: Any, rows: Rows) -> Any:
