@@ -18,7 +18,7 @@ struct Summands {
 
   template <class Code>
   JAXRING_INLINE const char* codes(size_t row, size_t block) const {
-    return rows.at(row) + block * Layout<Code>::kBytes;
+    return rows.codes + rows.own.place(row) * rows.stride + block * Layout<Code>::kBytes;
   }
   JAXRING_INLINE const float* own(size_t block) const { return rows.values + block * kQuantBlock; }
 };

@@ -38,7 +38,8 @@ struct OwnRow {
   size_t row = kNone;
   // Whether the encoded array has no place for it, so that the rows behind it move up.
   bool left_out = false;
-  size_t place(size_t other) const { return other - (left_out && other > row ? 1 : 0); }
+  // Part of each instruction set's code: see reduce/vectors.h.
+  [[gnu::always_inline]] size_t place(size_t other) const { return other - (left_out && other > row ? 1 : 0); }
 };
 
 // The rows of an encoded array from one block on, `stride` bytes apart, and the values of the own row, if there is one.
@@ -48,7 +49,6 @@ struct EncodedRows {
   size_t rows;
   OwnRow own;
   const float* values;
-  const char* at(size_t row) const { return codes + own.place(row) * stride; }
 };
 
 // Where the values of codes go that are being made; null: nowhere. `stream` asks for non-temporal stores (the caller
