@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import subprocess
+import threading
 
 import pytest
 
@@ -24,6 +25,7 @@ def make_world(tmp_path):
     `rdma`: the RDMA ports of its host.
     """
     made = []
+    others = set(threading.enumerate())
 
     def make(process, count=2, timeout_s=60.0, coordinator="", rdma=(), **variables):
         native = FakeNative(rdma)
@@ -42,6 +44,10 @@ def make_world(tmp_path):
     for world, native in made:
         world.close()
         native.close()
+    # What they have yet to log would be taken for the next test's.
+    for thread in set(threading.enumerate()) - others:
+        if thread.name == "jaxring-failover":
+            thread.join(60)
 
 
 @pytest.fixture
