@@ -117,7 +117,15 @@ class Crew:
         return answers
 
     def _gone(self) -> JaxringError:
-        return JaxringError(f"A process of {self.peer.title} ended. {self._said()}")
+        deadline = time.monotonic() + 1.0
+        while not (codes := [code for child in self._children if (code := child.poll()) is not None]):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        how = ""
+        if codes:
+            how = f", killed by signal {-codes[0]}" if codes[0] < 0 else f" with exit code {codes[0]}"
+        return JaxringError(f"A process of {self.peer.title} ended{how}. {self._said()}")
 
     def _start(self) -> None:
         key = secrets.token_bytes(32)
