@@ -90,24 +90,30 @@ def itemsize(dtype: str) -> int:
 
 def operand(case: Case, ranks: int, rank: int) -> np.ndarray:
     """A rank's operand: small whole numbers, so that sums are exact in any order."""
-    index = np.arange(case.count(ranks), dtype=np.int64)
+    return _values(case, rank, 0, case.count(ranks))
+
+
+def _values(case: Case, rank: int, first: int, count: int) -> np.ndarray:
+    index = np.arange(first, first + count, dtype=np.int64)
     return ((index * 7 + rank * 5) % 3).astype(numpy_dtype(case.dtype))
 
 
 def expected(case: Case, ranks: int, rank: int) -> np.ndarray:
-    """A rank's result of one collective over all ranks' `operand`."""
-    every = [operand(case, ranks, r) for r in range(ranks)]
+    """A rank's result of one collective over all ranks' `operand`, of which few are in memory at a time."""
+    count = case.count(ranks)
+    length = count // case.facts.in_blocks(ranks)
     if case.reduces:
         fold = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[case.op]
-        total = every[0].astype(np.float64)
-        for other in every[1:]:
-            total = fold(total, other.astype(np.float64))
+        total = operand(case, ranks, 0).astype(np.float64)
+        for other in range(1, ranks):
+            total = fold(total, operand(case, ranks, other).astype(np.float64))
         if case.op == "mean":
             total = total / ranks
-        every = [total.astype(every[0].dtype)]
-    blocks = [x.reshape(case.facts.in_blocks(ranks), -1) for x in every]
+        total = total.astype(numpy_dtype(case.dtype))
     found = [
-        blocks[0][source.block] if isinstance(source, Folded) else blocks[source.rank][source.block]
+        total[source.block * length : (source.block + 1) * length]
+        if isinstance(source, Folded)
+        else _values(case, source.rank, source.block * length, length)
         for source in case.facts.results(Arguments(ranks, pairs=ring(ranks)), rank)
         if source is not None
     ]
