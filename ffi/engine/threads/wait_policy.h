@@ -42,8 +42,10 @@ class WaitPolicies {
   // Chooses by how many other processes of this host there are that may wait. Any thread may read meanwhile.
   void Choose(size_t others) {
     others += in_other_hosts_.load(std::memory_order_relaxed);
-    const WaitPolicy& full = others + 1 >= processors_ ? full_ : usual_;
-    current_.store(others >= processors_ ? &crowded_ : &full, std::memory_order_relaxed);
+    const WaitPolicy* chosen = &usual_;
+    if (others + 1 >= processors_) chosen = &full_;
+    if (others >= processors_) chosen = &crowded_;
+    current_.store(chosen, std::memory_order_relaxed);
   }
   // How many processes run on these CPUs that count as other hosts, as those of other containers do.
   void SetInOtherHosts(size_t count) { in_other_hosts_.store(count, std::memory_order_relaxed); }
