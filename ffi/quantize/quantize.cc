@@ -99,20 +99,18 @@ void SumRowsQuantized(const QuantShape& shape, char* to, float* error, float* de
                       uint64_t divisor, const OwnValues& own, const Rounding& rounding) {
   const Quantizers& quantizers = FindQuantizers(shape.format);
   const size_t stride = shape.row_bytes();
-  DecodeTo own_row;
-  if (decoded != nullptr) own_row.values = decoded + std::min(shape.own.row, shape.rows) * shape.row_elements;
-  own_row.stream = own.elements * sizeof(float) >= kStreamBytes;
+  const bool stream = own.elements * sizeof(float) >= kStreamBytes;
   SumBlocks(shape.row_elements, own, [&](size_t first, size_t elements, const float* values) {
     const size_t block = first / kQuantBlock, at = block * quantizers.block_bytes;
     const EncodedRows rows = {from + at, stride, shape.rows, shape.own, values};
-    // The own row of the result is as long as the values that it has, its last block may be longer.
-    const size_t wanted = std::min(elements, own.elements - std::min(own.elements, first));
-    const DecodeTo here = {decoded == nullptr ? nullptr : own_row.values + first, own_row.stream};
+    // The last block may be longer than what there is of the own row.
+    const size_t wanted = decoded == nullptr ? 0 : std::min(elements, own.elements - std::min(own.elements, first));
+    const DecodeTo here = {wanted == 0 ? nullptr : decoded + first, stream};
     quantizers.encode_sum(to + at, error == nullptr ? nullptr : error + first, wanted == elements ? here : DecodeTo{},
                           rows, divisor, elements, After(rounding, block));
-    if (decoded != nullptr && wanted > 0 && wanted < elements) quantizers.decode(here, to + at, wanted);
+    if (wanted > 0 && wanted < elements) quantizers.decode(here, to + at, wanted);
   });
-  if (decoded != nullptr && own_row.stream) StreamFence();
+  if (decoded != nullptr && stream) StreamFence();
 }
 
 }  // namespace jaxring

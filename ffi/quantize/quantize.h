@@ -102,9 +102,8 @@ void QuantizeRows(const QuantShape& shape, char* to, float* error, const float* 
 void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements);
 // The sum over the rows, or their mean, in float32 and in the order of the rows, as float32.
 void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divisor, const OwnValues& own);
-// The same, encoded again as one row. `error`, unless it is null, gets what encode says. `decoded`, unless it is null,
-// is what DequantizeRows is to decode to, of which this sum is the own row: that row is decoded here, which takes less
-// time while the codes are at hand.
+// The same, encoded again as one row. `error`, unless it is null, gets what encode says, and `decoded`, unless it is
+// null, as many of the codes' values as the own row has: to decode them takes less time while they are at hand.
 void SumRowsQuantized(const QuantShape& shape, char* to, float* error, float* decoded, const char* from,
                       uint64_t divisor, const OwnValues& own, const Rounding& rounding);
 

@@ -127,7 +127,7 @@ ffi::Error SumQuantized(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::Remaining
   if (sum->size_bytes() != shape.row_bytes() || shape.own.row == OwnRow::kNone || rets.size() < 2) return Refuse();
   ffi::Result<ffi::AnyBuffer> whole = *rets.get<ffi::AnyBuffer>(1);
   if (!HasFloats(*whole, count)) return Refuse();
-  auto* decoded = Written<float>(whole, begin * sizeof(float), own_values.elements * sizeof(float));
+  auto* decoded = Written<float>(whole, begin * sizeof(float), own_values.elements * sizeof(float)) + begin;
   SumRowsQuantized(shape, Written<char>(sum), error, decoded, from, static_cast<uint64_t>(divisor), own_values,
                    MakeRounding(stochastic, key, 1, first_word));
   return ffi::Error::Success();

@@ -32,11 +32,14 @@ ANSWER_S = 120.0
 END_S = 10.0
 
 
+def _ended(child: subprocess.Popen[bytes]) -> os.waitid_result | None:
+    """How a process has ended, which stays unreaped: until it is reaped its id names it and its group."""
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+
+
 def _wait_unreaped(child: subprocess.Popen[bytes], deadline: float) -> None:
-    """Wait until a process has ended, but leave it unreaped: until then its id names it and its group."""
-    ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
     while child.returncode is None and time.monotonic() < deadline:
-        if os.waitid(os.P_PID, child.pid, ended) is not None:
+        if _ended(child) is not None:
             return
         time.sleep(0.01)
 
@@ -117,14 +120,14 @@ class Crew:
         return answers
 
     def _gone(self) -> JaxringError:
-        deadline = time.monotonic() + 1.0
-        while not (codes := [code for child in self._children if (code := child.poll()) is not None]):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.01)
         how = ""
-        if codes:
-            how = f", killed by signal {-codes[0]}" if codes[0] < 0 else f" with exit code {codes[0]}"
+        until = time.monotonic() + 1.0  # its connections close before it has ended
+        while not how and time.monotonic() < until:
+            time.sleep(0.01)
+            there = [child for child in self._children if child.returncode is None]
+            for end in filter(None, map(_ended, there)):
+                exited = end.si_code == os.CLD_EXITED
+                how = f" with exit code {end.si_status}" if exited else f", killed by signal {end.si_status}"
         return JaxringError(f"A process of {self.peer.title} ended{how}. {self._said()}")
 
     def _start(self) -> None:

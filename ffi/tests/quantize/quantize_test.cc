@@ -58,7 +58,8 @@ std::vector<std::string> Everything(QuantFormat format, bool stochastic, const s
   std::string decoded = buffer(4 * kElements);
   auto* values_of = reinterpret_cast<float*>(decoded.data());
   SumRowsQuantized(shape, again.data(), reinterpret_cast<float*>(lost.data()),
-                   own.row == OwnRow::kNone ? nullptr : values_of, codes.data(), 3, own_values, rounding);
+                   own.row == OwnRow::kNone ? nullptr : values_of + own.row * kRow, codes.data(), 3, own_values,
+                   rounding);
   SumRows(shape, reinterpret_cast<float*>(sum.data()), codes.data(), 0, own_values);
   DequantizeRows(shape, values_of, codes.data(), kElements);
   for (std::string* each : {&codes, &error, &again, &lost, &sum, &decoded}) keep(std::move(*each));
