@@ -9,9 +9,10 @@ add_library(jaxring_fuzzed STATIC EXCLUDE_FROM_ALL
   ffi/reduce/copy.cc ffi/reduce/dispatch.cc ffi/reduce/kernels_baseline.cc
   ffi/transport/core/doorbell.cc ffi/transport/core/faults.cc ffi/transport/core/link.cc ffi/transport/core/links.cc
   ffi/transport/core/ring.cc ffi/transport/core/shared_memory.cc ffi/transport/core/stream.cc ffi/transport/core/wire.cc
+  ffi/quantize/quantize.cc ffi/quantize/quantizers_baseline.cc
   ffi/plan/epilogue.cc ffi/plan/plan.cc ffi/plan/plan_check.cc
   ffi/network/peers/control_frames.cc
-  ffi/engine/operation/combine.cc ffi/engine/operation/combine_epilogue.cc ffi/engine/operation/grouped.cc ffi/engine/operation/interpreter.cc
+  ffi/engine/operation/combine.cc ffi/engine/operation/combine_codes.cc ffi/engine/operation/combine_epilogue.cc ffi/engine/operation/grouped.cc ffi/engine/operation/interpreter.cc
   ffi/engine/operation/lane_messages.cc ffi/engine/operation/operation.cc ffi/engine/operation/pages.cc
   ffi/network/unexpected_messages.cc)
 target_link_libraries(jaxring_fuzzed PUBLIC jaxring_flags)

@@ -60,6 +60,12 @@ std::shared_ptr<Plan> Read(fuzz::Input* input) {
     plan->epilogue =
         MakeEpilogue(functions[which], plan->data.dtype, result, std::vector<DType>(further[which], result));
   }
+  if (const size_t which = input->Number<uint8_t>() % (kQuantFormatCount + 1); which != 0) {
+    const auto format = static_cast<QuantFormat>(which - 1);
+    const bool stochastic = input->Number<uint8_t>() % 2 != 0;
+    plan->codes = PlanCodes{format, FindQuantizers(format).block_bytes, stochastic, 0};
+    plan->shape.piece_bytes = kQuantBlock * sizeof(float);
+  }
   CheckPlan(*plan, kSlot);
   plan->Seal();
   return plan;
@@ -92,6 +98,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     participant.rank = table.rank;
     participant.in = buffers[buffers.size() - 2].get();
     participant.out = buffers.back().get();
+    if (plan->codes) {
+      static const uint32_t key[] = {1, 2, 0};
+      const bool feedback = table.rank == 0;
+      if (feedback) buffers.push_back(std::make_unique<char[]>(plan->out_bytes()));
+      float* error = feedback ? reinterpret_cast<float*>(buffers.back().get()) : nullptr;
+      participant.codes = std::make_unique<CodeBuffers>(CodeBuffers{key, error});
+    }
     if (plan->epilogue == nullptr) continue;
     participant.epilogue = std::make_unique<EpilogueBuffers>();
     auto buffer = [&buffers](size_t bytes) -> EpilogueBuffers::Buffer {

@@ -96,6 +96,7 @@ void ExecuteOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operand
   std::vector<std::unique_ptr<HeldBuffer>> in, out;
   for (nanobind::handle each : operands) in.push_back(std::make_unique<HeldBuffer>(each, false));
   for (nanobind::handle each : results) out.push_back(std::make_unique<HeldBuffer>(each, true));
+  if (plan->codes) throw std::invalid_argument("a plan in codes cannot be played by itself");
   if (plan->epilogue != nullptr) throw std::invalid_argument("a plan with an epilogue cannot be played by itself");
   const size_t ranks = plan->group.locals.size();
   const bool ragged = blocks.size() > 0;

@@ -46,6 +46,11 @@ struct PlanBuilder {
     if (plan->data.kernels == nullptr) throw std::invalid_argument("only a reduction has an epilogue");
     plan->epilogue = EpilogueFromNumbers(functions, plan->data.dtype, result, further);
   }
+  void SetCodes(int format, bool stochastic, uint64_t first_word) {
+    if (format < 0 || format >= kQuantFormatCount) throw std::invalid_argument("no such format of codes");
+    const auto found = static_cast<QuantFormat>(format);
+    plan->codes = PlanCodes{found, FindQuantizers(found).block_bytes, stochastic, first_word};
+  }
   void SetShape(int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
     plan->shape.in_blocks = in_blocks;
     plan->shape.out_blocks = out_blocks;
@@ -176,6 +181,9 @@ void BindPlans(nb::module_& m) {
            "`exact`: sums of floats and complex numbers are exact, and rounded once.")
       .def("set_epilogue", &PlanBuilder::SetEpilogue, nb::arg("functions"), nb::arg("result"), nb::arg("further"),
            "What its EPILOGUE steps apply, by names of `epilogues`; the dtypes of the result, the operands and states.")
+      .def("set_codes", &PlanBuilder::SetCodes, nb::arg("format"), nb::arg("stochastic"), nb::arg("first_word"),
+           "Its messages are codes: the number of their format, how they are rounded, and the counter of their first "
+           "random bits.")
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),
            nb::arg("scratch_chunks"), nb::arg("nlanes"))
       .def("set_protocol", &PlanBuilder::SetProtocol, nb::arg("protocol"), nb::arg("tile_elements"),

@@ -146,8 +146,8 @@ class Site : public std::enable_shared_from_this<Site> {
   [[gnu::hot]] void Launch(Started& started, bool on_this_thread) JAXRING_EXCLUDES(mutex_);
   // Whether the ranks' buffers fit a plan; otherwise fails the ranks.
   [[gnu::hot]] bool Fits(const Plan& plan, size_t collective, Execution& execution) JAXRING_REQUIRES(mutex_);
-  // Whether a rank's buffers fit the plan's epilogue, where there is either.
-  [[gnu::cold]] static bool EpilogueFits(const Plan& plan, const Participant& participant);
+  // Whether a rank has the further buffers of the plan's epilogue or codes, and no others.
+  [[gnu::hot]] static bool FurtherFit(const Plan& plan, const Participant& participant);
   // Copies the data of a buffered send. Its caller's call ends once the send has begun, since the peer's receive may
   // depend on that; the completions to call then are appended to `sent`. False if it has failed the ranks instead.
   bool Buffer(const Plan& plan, Execution& execution, std::shared_ptr<std::vector<char>>* copy,

@@ -27,17 +27,21 @@ bool Site::Fits(const Plan& plan, size_t collective, Execution& execution) {
                                                  std::to_string(buffers.out_bytes) + " bytes do not fit the plan"));
       return false;
     }
-    if ((plan.epilogue != nullptr || came->participant.epilogue != nullptr) && !EpilogueFits(plan, came->participant)) {
-      FailAll(execution,
-              Status::Error(Code::kInternal,
-                            plan.what + ": parameters, operands or states of its epilogue do not fit the plan"));
+    if (!FurtherFit(plan, came->participant)) {
+      FailAll(
+          execution,
+          Status::Error(Code::kInternal,
+                        plan.what + ": parameters, operands or states of its epilogue or codes do not fit the plan"));
       return false;
     }
   }
   return true;
 }
 
-bool Site::EpilogueFits(const Plan& plan, const Participant& participant) {
+bool Site::FurtherFit(const Plan& plan, const Participant& participant) {
+  if (plan.codes.has_value() != (participant.codes != nullptr)) return false;
+  if (plan.epilogue == nullptr && participant.epilogue == nullptr) [[likely]]
+    return true;
   return Fit(plan.epilogue.get(), participant.epilogue.get(), plan.shape.out_blocks * plan.shape.block_elements);
 }
 

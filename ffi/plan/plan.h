@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "plan/epilogue.h"
 #include "plan/program_latch.h"
 #include "plan/schedule.h"
+#include "quantize/quantize.h"
 #include "reduce/kernels.h"
 #include "transport/core/ring.h"
 
@@ -42,6 +44,15 @@ struct RankTable {
 // Makes a table from the bytes of its three arrays. Throws std::invalid_argument if they do not fit each other or the
 // number of lanes.
 RankTable ReadTable(int rank, std::string_view steps, std::string_view lane_begin, std::string_view peers, int nlanes);
+
+// The messages of an all-reduce of float32 between two ranks as codes of whole blocks. The owner of a piece adds what
+// the other rank's codes stand for to its own values, and both have the values that the codes of the sum stand for.
+struct PlanCodes {
+  QuantFormat format{};
+  size_t block_bytes = 0;
+  bool stochastic = false;
+  uint64_t first_word = 0;  // as in `Rounding`, of the operand's first element
+};
 
 enum class Half : uint8_t { kBoth = 0, kSend = 1, kRecv = 2 };
 
@@ -94,6 +105,7 @@ struct Plan {
   int channels = 1;
   Data data;
   std::shared_ptr<const PlanEpilogue> epilogue;  // null: results are complete values as they are
+  std::optional<PlanCodes> codes;                // none: messages hold values
   Shape shape;
   Group group;
   size_t output_bytes = 0;  // `result_bytes()`
@@ -103,16 +115,26 @@ struct Plan {
 
   // Computes the derived members, once the local ranks are set.
   void Seal();
-  // Piece boundaries lie on 64-byte lines of the block, or further apart, so neighbours in memory never share one.
+  // Piece boundaries lie on 64-byte lines of the block, or further apart, so neighbours in memory never share one. In
+  // codes they lie between blocks, and the first rank's half has the odd one.
   uint64_t PieceBegin(uint64_t piece) const {
     uint64_t unit = std::max<uint64_t>(1, shape.piece_bytes / std::min(data.element_bytes, result_bytes()));
     uint64_t units = (shape.block_elements + unit - 1) / unit;
-    return std::min(shape.block_elements, (units * piece / shape.pieces) * unit);
+    uint64_t pieces = static_cast<uint64_t>(shape.pieces), up = codes ? pieces - 1 : 0;
+    return std::min(shape.block_elements, (units * piece + up) / pieces * unit);
   }
   uint64_t Tiles() const {
     uint64_t longest = 0;
     for (int p = 0; p < shape.pieces; ++p) longest = std::max(longest, PieceBegin(p + 1) - PieceBegin(p));
     return (longest + shape.tile_elements - 1) / shape.tile_elements;
+  }
+  // Whether messages hold codes. A rank that the others have left alone sends none.
+  bool sends_codes() const { return codes.has_value() && group.ranks.size() > 1; }
+  // Bytes of a message of `elements` values of `each` bytes.
+  size_t message_bytes(uint64_t elements, size_t each) const {
+    if (!sends_codes()) [[likely]]
+      return elements * each;
+    return QuantBlocks(elements) * codes->block_bytes;
   }
   bool held_back() const { return latch != nullptr && !latch->open(); }
   // Whether all ranks belong to this process.

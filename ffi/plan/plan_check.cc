@@ -71,6 +71,8 @@ class Checker {
     // Messages of several chunks hold values of the data's width, and pass by what is checked of results.
     if (plan_.epilogue != nullptr && (kind == StepKind::kGather || kind == StepKind::kSpread))
       Fail("it gathers or spreads chunks in a plan with an epilogue");
+    if (plan_.codes && (kind == StepKind::kGather || kind == StepKind::kSpread))
+      Fail("it gathers or spreads chunks in a plan in codes");
     if (kind == StepKind::kSpread) return Spread(step, recv, src, dst);
     if (src != Buffer::kNone) {
       const uint64_t found = Chunk(src, step.src_chunk);
@@ -91,6 +93,7 @@ class Checker {
     }
     Sources(step, recv, src);
     Destinations(step, send, dst);
+    if (plan_.codes) Codes(step, src, dst);
     const bool divides = (step.flags & StepFlag::kFinal) && plan_.data.divisor != 0;
     if (plan_.data.exact) Exact(step, kind);
     Results(step, kind, src, dst);
@@ -102,6 +105,26 @@ class Checker {
   void Exact(const Step& step, StepKind kind) const {
     if (step.flags & (StepFlag::kRecvPartial | StepFlag::kSendPartial)) Fail("it has partial results of an exact sum");
     if (kind == StepKind::kReduce && !(step.flags & StepFlag::kFinal)) Fail("it rounds a part of an exact sum");
+  }
+
+  // In codes a step sends the codes of its operand, or completes a sum of one message and its operand, or receives.
+  void Codes(const Step& step, Buffer src, Buffer dst) const {
+    const bool sends = step.recv_count == 0 && src == Buffer::kInput && dst == Buffer::kNone && step.send_count == 1;
+    const bool completes = step.recv_count == plan_.group.ranks.size() && src == Buffer::kInput &&
+                           dst == Buffer::kOutput && (step.flags & StepFlag::kFinal) &&
+                           step.send_count + 1u == plan_.group.ranks.size();
+    const bool receives =
+        step.recv_count == 1 && src == Buffer::kNone && dst == Buffer::kOutput && step.send_count == 0;
+    if (!sends && !completes && !receives) Fail("it is none of an all-reduce in codes");
+    for (uint32_t i = 0; i < step.recv_count; ++i) {
+      const int32_t peer = table_->peers[step.recv_begin + i];
+      const int wanted = completes ? static_cast<int>(i) : 1 - table_->rank;
+      if (Peer::memory(peer) || Peer::rank(peer) != wanted) Fail("its codes are not those of the other rank");
+    }
+    for (uint32_t i = 0; i < step.send_count; ++i) {
+      const int32_t peer = table_->peers[step.send_begin + i];
+      if (Peer::memory(peer) || Peer::rank(peer) != 1 - table_->rank) Fail("its codes go not to the other rank");
+    }
   }
 
   // The epilogue makes a result of a value, once, and only results go to the output.
@@ -156,7 +179,7 @@ class Checker {
     if (plan_.protocol == Protocol::kMemory)
       Fail("it sends or receives a message, but the plan's protocol is memory only");
     const size_t whole = std::max(plan_.data.element_bytes, plan_.result_bytes());
-    if (plan_.shape.tile_elements * (partial ? plan_.data.partial_bytes : whole) > payload_) {
+    if (plan_.message_bytes(plan_.shape.tile_elements, partial ? plan_.data.partial_bytes : whole) > payload_) {
       Fail("its messages do not fit a slot");
     }
   }
@@ -200,6 +223,14 @@ void CheckShape(const Plan& plan) {
       plan.shape.nlanes < 1 || plan.shape.nlanes > MessageId::kSecondEngine || plan.channels < 1 ||
       plan.protocol > Protocol::kSimple) {
     throw std::invalid_argument("a plan's number of pieces, blocks, lanes, channels or scratch chunks is out of range");
+  }
+  if (plan.codes &&
+      (plan.data.dtype != DType::kF32 || plan.data.kernels != FindKernels(DType::kF32, ReduceOp::kSum) ||
+       plan.epilogue != nullptr || plan.group.ranks.empty() || plan.group.ranks.size() > 2 ||
+       plan.shape.in_blocks != 1 || plan.shape.out_blocks != 1 || plan.shape.tile_elements % kQuantBlock != 0 ||
+       plan.shape.piece_bytes % (kQuantBlock * sizeof(float)) != 0 ||
+       plan.shape.pieces % static_cast<int>(plan.group.ranks.size()) != 0)) {
+    throw std::invalid_argument("a plan in codes is not one of a sum of float32 of two ranks, in whole blocks");
   }
   const uint64_t blocks = static_cast<uint64_t>(std::max(plan.shape.in_blocks, plan.shape.out_blocks));
   if (plan.shape.tile_elements < 1 || plan.shape.tile_elements > kMostTile ||

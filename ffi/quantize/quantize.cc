@@ -9,9 +9,6 @@
 namespace jaxring {
 namespace {
 
-// A result of this size does not stay in a cache until it is used.
-constexpr size_t kStreamBytes = size_t{4} << 20;
-
 Rounding After(Rounding rounding, size_t blocks) {
   rounding.first_word += blocks * kQuantWords;
   return rounding;
@@ -66,17 +63,16 @@ void QuantizeRows(const QuantShape& shape, char* to, float* error, const float* 
   }
 }
 
-void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements) {
+void DequantizeRows(const QuantShape& shape, const DecodeTo& to, const char* from, size_t elements) {
   const Quantizers& quantizers = FindQuantizers(shape.format);
   const size_t row_bytes = shape.row_bytes();
-  const bool stream = elements * sizeof(float) >= kStreamBytes;
   for (size_t row = 0; row < shape.rows; ++row) {
     if (row == shape.own.row) continue;
     const size_t begin = std::min(row * shape.row_elements, elements);
     const size_t count = std::min(shape.row_elements, elements - begin);
-    quantizers.decode({to + begin, stream}, from + shape.own.place(row) * row_bytes, count);
+    quantizers.decode({to.values + begin, to.stream}, from + shape.own.place(row) * row_bytes, count);
   }
-  if (stream) StreamFence();
+  if (to.stream) StreamFence();
 }
 
 void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divisor, const OwnValues& own) {
@@ -95,22 +91,22 @@ void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divi
   });
 }
 
-void SumRowsQuantized(const QuantShape& shape, char* to, float* error, float* decoded, const char* from,
+void SumRowsQuantized(const QuantShape& shape, char* to, float* error, const DecodeTo& decoded, const char* from,
                       uint64_t divisor, const OwnValues& own, const Rounding& rounding) {
   const Quantizers& quantizers = FindQuantizers(shape.format);
   const size_t stride = shape.row_bytes();
-  const bool stream = own.elements * sizeof(float) >= kStreamBytes;
   SumBlocks(shape.row_elements, own, [&](size_t first, size_t elements, const float* values) {
     const size_t block = first / kQuantBlock, at = block * quantizers.block_bytes;
     const EncodedRows rows = {from + at, stride, shape.rows, shape.own, values};
     // The last block may be longer than what there is of the own row.
-    const size_t wanted = decoded == nullptr ? 0 : std::min(elements, own.elements - std::min(own.elements, first));
-    const DecodeTo here = {wanted == 0 ? nullptr : decoded + first, stream};
+    const size_t wanted =
+        decoded.values == nullptr ? 0 : std::min(elements, own.elements - std::min(own.elements, first));
+    const DecodeTo here = {wanted == 0 ? nullptr : decoded.values + first, decoded.stream};
     quantizers.encode_sum(to + at, error == nullptr ? nullptr : error + first, wanted == elements ? here : DecodeTo{},
                           rows, divisor, elements, After(rounding, block));
     if (wanted > 0 && wanted < elements) quantizers.decode(here, to + at, wanted);
   });
-  if (decoded != nullptr && stream) StreamFence();
+  if (decoded.values != nullptr && decoded.stream) StreamFence();
 }
 
 }  // namespace jaxring

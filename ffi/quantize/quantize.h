@@ -51,8 +51,8 @@ struct EncodedRows {
   const float* values;
 };
 
-// Where the values of codes go that are being made; null: nowhere. `stream` asks for non-temporal stores (the caller
-// fences with StreamFence afterwards).
+// Where the values of codes go; null: nowhere. `stream` asks for non-temporal stores. One format's functions leave the
+// fence after these (StreamFence) to their caller.
 struct DecodeTo {
   float* values = nullptr;
   bool stream = false;
@@ -99,12 +99,12 @@ struct OwnValues {
 void QuantizeRows(const QuantShape& shape, char* to, float* error, const float* from, size_t elements,
                   const Rounding& rounding);
 // Decodes rows of which only the first `elements` elements are wanted. The own row of `to` stays as it is.
-void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements);
+void DequantizeRows(const QuantShape& shape, const DecodeTo& to, const char* from, size_t elements);
 // The sum over the rows, or their mean, in float32 and in the order of the rows, as float32.
 void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divisor, const OwnValues& own);
-// The same, encoded again as one row. `error`, unless it is null, gets what encode says, and `decoded`, unless it is
-// null, as many of the codes' values as the own row has: to decode them takes less time while they are at hand.
-void SumRowsQuantized(const QuantShape& shape, char* to, float* error, float* decoded, const char* from,
+// The same, encoded again as one row. `error`, unless it is null, gets what encode says, and `decoded` as many of the
+// codes' values as the own row has: to decode them takes less time while they are at hand.
+void SumRowsQuantized(const QuantShape& shape, char* to, float* error, const DecodeTo& decoded, const char* from,
                       uint64_t divisor, const OwnValues& own, const Rounding& rounding);
 
 }  // namespace jaxring

@@ -13,6 +13,7 @@
 #include "engine/operation/float_mode.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
+#include "xla/code_buffers.h"
 #include "xla/epilogue_buffers.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -49,6 +50,7 @@ struct SiteState {
   int64_t row_elements;                        // ragged only
   bool buffer_per_block;                       // operands and results are a buffer for each rank
   int64_t epilogue_operands, epilogue_states;  // arrays that its epilogue takes and gives; -1 where it has none
+  bool codes;                                  // its messages are codes
 };
 ffi::TypeId SiteState::id = {};
 
@@ -86,11 +88,12 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   auto buffer_per_block = attributes.get<bool>("buffer_per_block");
   auto epilogue_operands = attributes.get<int64_t>("epilogue_operands");
   auto epilogue_states = attributes.get<int64_t>("epilogue_states");
+  auto codes = attributes.get<bool>("codes");
   const bool has_epilogue = epilogue_operands.has_value() && epilogue_states.has_value();
   return std::make_unique<SiteState>(SiteState{Site::Make(engine, std::move(site)), *has_input, *has_output,
                                                *row_elements, buffer_per_block.has_value() && *buffer_per_block,
                                                has_epilogue ? *epilogue_operands : -1,
-                                               has_epilogue ? *epilogue_states : -1});
+                                               has_epilogue ? *epilogue_states : -1, codes.has_value() && *codes});
 }
 
 ffi::ErrorCode ToXla(Code code) { return static_cast<ffi::ErrorCode>(static_cast<int>(code)); }
@@ -181,7 +184,8 @@ CallOutcome Call(SiteState* state, Arrival&& arrival) {
 // Operands: the data (absent for a pure receive), an optional token, and the partition id. Results: the data (absent
 // for a pure send) and the optional token, whose buffer is the operand's. In a fused call operand and result i are
 // those of collective i, and there is no token. With a buffer for each block the call holds one collective, operand i
-// is block i of its data, and so is result i. A call with an epilogue holds one collective; EpilogueOf says the rest.
+// is block i of its data, and so is result i. A call with an epilogue or with codes holds one collective; EpilogueOf
+// and CodesOf say the rest.
 [[gnu::hot]] CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
                                     ffi::RemainingRets rets, ffi::Dictionary) {
   Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
@@ -203,6 +207,7 @@ CallOutcome Call(SiteState* state, Arrival&& arrival) {
   if (state->epilogue_operands >= 0) {
     arrival.participant.epilogue = EpilogueOf(args, rets, state->epilogue_operands, state->epilogue_states);
   }
+  if (state->codes) arrival.participant.codes = CodesOf(args, rets);
   if (collectives > 1) arrival.further = std::make_unique<Arrival::Buffers[]>(collectives - 1);
   for (size_t i = 1; i < collectives; ++i) {
     ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);

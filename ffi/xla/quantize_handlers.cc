@@ -23,6 +23,9 @@ struct Encoded {
 // What is done with the row of the rank itself. The numbers are those of jaxring/compress/native.py.
 enum class Own : int64_t { kEncoded = 0, kSkipped = 1, kLeftOut = 2 };
 
+// A result of this size does not stay in a cache until it is used.
+constexpr size_t kStreamBytes = size_t{4} << 20;
+
 ffi::Error Refuse() {
   return ffi::Error(ffi::ErrorCode::kInvalidArgument,
                     "this program was lowered by another version of jaxring: lower it again");
@@ -128,8 +131,8 @@ ffi::Error SumQuantized(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::Remaining
   ffi::Result<ffi::AnyBuffer> whole = *rets.get<ffi::AnyBuffer>(1);
   if (!HasFloats(*whole, count)) return Refuse();
   auto* decoded = Written<float>(whole, begin * sizeof(float), own_values.elements * sizeof(float)) + begin;
-  SumRowsQuantized(shape, Written<char>(sum), error, decoded, from, static_cast<uint64_t>(divisor), own_values,
-                   MakeRounding(stochastic, key, 1, first_word));
+  SumRowsQuantized(shape, Written<char>(sum), error, {decoded, own_values.elements * sizeof(float) >= kStreamBytes},
+                   from, static_cast<uint64_t>(divisor), own_values, MakeRounding(stochastic, key, 1, first_word));
   return ffi::Error::Success();
 }
 
@@ -143,8 +146,8 @@ ffi::Error Dequantize(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingAr
   if (args.size() != (encoded.shape.own.row == OwnRow::kNone ? 0 : 1)) return Refuse();
   if (!HasFloats(*values, count) || codes.size_bytes() != encoded.bytes()) return Refuse();
   const ScopedFloatMode mode(kIeeeFloatMode);
-  DequantizeRows(encoded.shape, Written<float>(values), static_cast<const char*>(codes.untyped_data()),
-                 static_cast<size_t>(count));
+  DequantizeRows(encoded.shape, {Written<float>(values), values->size_bytes() >= kStreamBytes},
+                 static_cast<const char*>(codes.untyped_data()), static_cast<size_t>(count));
   return ffi::Error::Success();
 }
 

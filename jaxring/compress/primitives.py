@@ -16,8 +16,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaxring import _compat
+from jaxring.compress import coded
 from jaxring.compress.formats import Format
-from jaxring.compress.steps import STEPS, Call, all_reduce_with_error
+from jaxring.compress.steps import STEPS, Call, all_reduce, all_reduce_with_error
 from jaxring.plan.collectives import CALLS
 from jaxring.tracing import primitives
 from jaxring.tracing.batching import PARTS, Part, in_front, part
@@ -89,6 +90,8 @@ def _lower(
     # Without the types of JAX's check_vma, which has been done.
     untyped = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
     many = steps is all_reduce_with_error
+    if (many or steps is all_reduce) and coded.serves(call):
+        return coded.lower(call, ctx.replace(avals_in=untyped), x, key)
     lowered = mlir.lower_fun(functools.partial(steps, call), multiple_results=many)
     return lowered(ctx.replace(avals_in=untyped), x, key)
 

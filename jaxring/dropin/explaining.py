@@ -150,7 +150,8 @@ def _calls(module: Module, instruction: Instruction) -> Iterator[Listed]:
 
 
 def _described(spec: CallSpec, size: int, partitions: int) -> str:
-    what = called(spec.collective, spec.op, spec.epilogue.text if spec.epilogue else "")
+    epilogue, compress = spec.epilogue.text if spec.epilogue else "", spec.codes.form if spec.codes else ""
+    what = called(spec.collective, spec.op, epilogue, compress)
     shape = ",".join(map(str, spec.shape))
     nbytes = shown(spec.operand_bytes(size))
     return f"{what} {spec.dtype}[{shape}] {nbytes} in {partitions // size} group(s) of {size} over {spec.axes}"
@@ -172,7 +173,7 @@ def _chosen(spec: CallSpec, group: list[int]) -> str:
         processes = [placement[rank].process for rank in left]
         if len(set(processes)) > 1:
             topology, assumed = _published(processes)
-        domains = tuple(range(len(left))) if spec.half != "both" else normalise(processes)
+        domains = tuple(range(len(left))) if spec.by_messages else normalise(processes)
         root = left.index(spec.root) if spec.root in left else 0
         choice = choose(spec, domains, root=root, **(topology or of_ranks(processes, None))._asdict())
     except ValueError as error:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jaxring._native as _native
 from jaxring.plan.choice import figures
-from jaxring.runtime.explain import called
 from jaxring.settings.sizes import shown
 from jaxring.trace import flight
 
@@ -122,7 +121,7 @@ def _table(kinds: Sequence[Sequence[Decision]], notes: Sequence[str]) -> Table:
         planned = time.strftime("%H:%M:%S", time.localtime(first.planned_at))
         rows.append(
             (
-                f"{called(first.collective, first.op, first.epilogue)}\n{first.dtype} {shown(first.nbytes)}",
+                f"{first.called()}\n{first.dtype} {shown(first.nbytes)}",
                 first.site,
                 f"{first.algorithm}/{first.protocol} by {'+'.join(first.transports)}",
                 planned if len(of_it) == 1 else f"{planned} (x{len(of_it)})",

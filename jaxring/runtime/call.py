@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxring.plan import dtypes
+from jaxring.plan.codes import CodesSpec
 from jaxring.plan.collectives import CALLS, Collective, Pairs
 from jaxring.plan.epilogue import EpilogueSpec
 
@@ -32,7 +33,8 @@ class CallSpec:
     ``site``: where the user called it. ``call``: tells the calls of one program apart. ``devices``: the device id of
     each partition, or None where the program does not know them. ``program``: tells programs apart. ``started``: it
     runs on a stream of its own. ``parts``: how many chunks the pipeline has of which this call moves one; 1 outside of
-    pipelines. ``epilogue``: what is applied to the complete values of a reduction.
+    pipelines. ``epilogue``: what is applied to the complete values of a reduction. ``codes``: how an all-reduce between
+    two ranks encodes its messages.
     """
 
     collective: str
@@ -54,6 +56,7 @@ class CallSpec:
     started: bool = False
     parts: int = 1
     epilogue: EpilogueSpec | None = None
+    codes: CodesSpec | None = None
 
     @property
     def facts(self) -> Collective:
@@ -64,6 +67,11 @@ class CallSpec:
     def half(self) -> str:
         """The half of a message that it is: "both", "send" or "recv"."""
         return self.facts.half
+
+    @property
+    def by_messages(self) -> bool:
+        """Whether its ranks reach each other by messages alone, within a process, too."""
+        return self.half != "both" or self.codes is not None
 
     @property
     def block_bytes(self) -> int:
@@ -94,13 +102,17 @@ class CallSpec:
         """What it has beyond that, where it is not the usual."""
         usual = {"root": 0, "perm": (), "tag": 0, "algorithm": None, "protocol": None}
         found = [f"{name} {getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
+        if self.codes is not None:
+            found.append(f"compress {self.codes}")
         return found if self.epilogue is None else [*found, f"epilogue {self.epilogue}"]
 
     def to_json(self) -> str:
         """Its text, the same in all processes. The engine reads ``collective`` and ``site`` in it."""
-        fields = vars(self) | {"epilogue": self.epilogue and dataclasses.asdict(self.epilogue)}
-        if self.epilogue is None:
-            del fields["epilogue"]
+        fields = dict(vars(self))
+        for name in ("epilogue", "codes"):
+            value = fields.pop(name)
+            if value is not None:
+                fields[name] = dataclasses.asdict(value)
         if self.parts == 1:
             del fields["parts"]
         return _ENCODER.encode(fields)
@@ -118,6 +130,7 @@ class CallSpec:
         for name in ("shape", "devices"):
             raw[name] = None if raw[name] is None else tuple(raw[name])
         raw["epilogue"] = EpilogueSpec.of(raw.get("epilogue"))
+        raw["codes"] = CodesSpec(**raw["codes"]) if "codes" in raw else None
         raw["perm"] = tuple((source, target) for source, target in raw["perm"])
         return cls(**raw)
 
@@ -133,6 +146,7 @@ def attributes(
     buffer_per_block: bool = False,
     shown: Sequence[str] = (),
     epilogue: EpilogueSpec | None = None,
+    codes: bool = False,
 ) -> dict[str, Any]:
     """The attributes of a custom call, typed as the handlers read them (``ffi/xla/cpu_handlers.cc``).
 
@@ -140,6 +154,7 @@ def attributes(
     seconds. ``buffer_per_block``: the operand and the result are an array for each block, instead of one of all blocks.
     ``shown``: the place of each collective in the program for people, where its spec does not hold it because processes
     may differ in it. ``epilogue``: its parameters and operands follow the operand, and its states the result.
+    ``codes``: the key follows the operand, and where there is a second result, it is what the codes leave out.
     """
     return {
         # The engine makes an operation of each line.
@@ -158,4 +173,5 @@ def attributes(
             if epilogue
             else {}
         ),
+        **({"codes": True} if codes else {}),
     }

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import jaxring._native as _native
 from jaxring.plan import tuner
+from jaxring.plan.algorithms.direct import DIRECT
 from jaxring.plan.choice import Choice, asked_for, choose_allowed, choose_among, in_one_channel
 from jaxring.plan.profile_file import COMMODITY
+from jaxring.plan.selection import EVERYTHING
 from jaxring.settings import settings
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
     from jaxring.plan.profile import Profile
     from jaxring.runtime.call import CallSpec
+
+# The algorithm of a call in codes: two ranks have no other one.
+CODED = DIRECT.name
 
 
 def choose(
@@ -58,6 +63,9 @@ def choose(
         )
 
     nbytes = spec.operand_bytes(len(domains))
+    if spec.codes is not None:
+        one = functools.partial(pick, spec.codes.nbytes(nbytes))
+        return choose_among(one, EVERYTHING, settings().proto, CODED, spec.protocol)
     protocol = spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None)
     choice = None
     if spec.parts > 1 and spec.algorithm is None:

@@ -16,9 +16,11 @@ _notes: dict[str, int] = {}
 _noted: set[str] = set()
 
 
-def called(collective: str, op: str | None, epilogue: str) -> str:
+def called(collective: str, op: str | None, epilogue: str, compress: str = "") -> str:
     """A call in words, up to its dtype, such as "all_reduce(sum)" or "all_reduce(sum) with epilogue scale, of"."""
     what = f"{collective}({op})" if op else collective
+    if compress:
+        return f"{what} compressed to {compress}, of"
     return f"{what} with epilogue {epilogue}, of" if epilogue else what
 
 
@@ -31,6 +33,7 @@ class Decision:
     ``prediction``: what the chosen one is predicted to take, what limits it, and its share of the speed of light.
     ``order``: the order of hosts in its rings and where it is from, "" where that is the order of ranks.
     ``epilogue``: the functions that its schedule applies to complete values, "" where there are none.
+    ``compress``: the format of its messages, "" where they hold values.
     ``planned_at``: when it was made, in seconds since 1970.
     """
 
@@ -51,16 +54,21 @@ class Decision:
     prediction: str = ""
     order: str = ""
     epilogue: str = ""
+    compress: str = ""
     planned_at: float = dataclasses.field(default_factory=time.time, compare=False)
 
     def __str__(self) -> str:
-        what = called(self.collective, self.op, self.epilogue)
+        what = self.called()
         ways = "+".join(self.transports)
         return (
             f"{what} {self.dtype} {shown(self.nbytes)} over {self.axes} at {self.site}: "
             f"{self.algorithm}, protocol {self.protocol}, transport {ways}, {self.channels} channel(s), "
             f"{self.ranks} ranks in {self.processes} process(es): {self.why()}"
         )
+
+    def called(self) -> str:
+        """The call in words, up to its dtype."""
+        return called(self.collective, self.op, self.epilogue, self.compress)
 
     def why(self) -> str:
         """The reason for the choice, and what is predicted of it."""
@@ -69,14 +77,12 @@ class Decision:
     def label(self) -> str:
         """The JSON in the engine's records of this plan's operations: all but the time, the reasons and prices."""
         fields = dataclasses.asdict(self)
-        return json.dumps(
-            {
-                k: v
-                for k, v in fields.items()
-                if k not in ("reason", "candidates", "prediction", "order", "planned_at") and (v or k != "epilogue")
-            },
-            separators=(",", ":"),
-        )
+        for name in ("reason", "candidates", "prediction", "order", "planned_at"):
+            del fields[name]
+        for name in ("epilogue", "compress"):
+            if not fields[name]:
+                del fields[name]
+        return json.dumps(fields, separators=(",", ":"))
 
 
 def record(decision: Decision) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jaxring._native as _native
 from jaxring.plan import dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS
+from jaxring.plan.codes import CodesSpec
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.epilogue import EpilogueSpec
 from jaxring.plan.schedule import Results, Schedule, Spec
@@ -37,7 +38,8 @@ class PlanSpec:
 
     ``collective`` has the name that schedules use, ``domains`` is the memory domain of each rank, and ``block`` is the
     number of elements of a block, 0 where blocks differ. ``order`` is the domains' in rings, empty for that of their
-    lowest ranks. ``epilogue``: what is applied to complete values; a plan with one has no JSON.
+    lowest ranks. ``epilogue``: what is applied to complete values; ``codes``: how messages are encoded. A plan with
+    either has no JSON.
     """
 
     collective: str
@@ -53,6 +55,7 @@ class PlanSpec:
     block: int
     order: tuple[int, ...] = ()
     epilogue: EpilogueSpec | None = None
+    codes: CodesSpec | None = None
 
     def schedule(self) -> Schedule:
         """The schedule of all ranks. Raises ValueError for an algorithm that does not exist."""
@@ -86,6 +89,10 @@ class PlanSpec:
             widest = max(widest, dtypes.element_bytes(self.epilogue.result))
         tile = _tile_elements(self.protocol, element, widest * schedule.group, across)
         piece = _MEMORY_PIECE_BYTES if self.protocol == "memory" else _PIECE_BYTES
+        if self.codes is not None:
+            plan.set_codes(self.codes.number, self.codes.stochastic, self.codes.first_word)
+            # Tiles are as long as without codes: values are read and written at the same pace.
+            piece, tile = self.codes.block * element, max(1, tile // self.codes.block) * self.codes.block
         plan.set_protocol(protocols.CPU[self.protocol], tile, links, piece)
 
     def _exact(self) -> bool:
@@ -102,7 +109,7 @@ class PlanSpec:
     def to_json(self, names: Iterable[str]) -> str:
         """With the ranks' names."""
         fields = dataclasses.asdict(self)
-        del fields["epilogue"]
+        del fields["epilogue"], fields["codes"]
         return json.dumps(fields | {"names": list(names)}, separators=(",", ":"))
 
     @classmethod
@@ -119,7 +126,7 @@ class PlanSpec:
             raise ValueError("order is not a list")
         if not 1 <= len(domains) == len(names) <= _MOST_RANKS:
             raise ValueError(f"{len(domains)} domains for {len(names)} names")
-        wanted = {field.name for field in dataclasses.fields(cls)} - {"domains", "order", "epilogue"}
+        wanted = {field.name for field in dataclasses.fields(cls)} - {"domains", "order", "epilogue", "codes"}
         if raw.keys() - wanted:
             raise ValueError(f"unexpected fields: {', '.join(sorted(map(ascii, raw.keys() - wanted)))[:200]}")
         if wanted - raw.keys():

@@ -84,7 +84,8 @@ class Planner:
         ragged, half = spec.facts.ragged, spec.half
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
         apart = half != "both"
-        domains = tuple(range(len(placement))) if apart else schedules.normalise([p.process for p in placement])
+        domain_ids = range(len(placement)) if spec.by_messages else [p.process for p in placement]
+        domains = schedules.normalise(list(domain_ids))
         choice = choose(spec, domains, root=root, **topology._asdict())
         known = ALGORITHMS.get(choice.algorithm)
         order = ranking.order(domains, placement, world) if known and known.ordered else ranking.PLAIN
@@ -102,6 +103,7 @@ class Planner:
             block=0 if ragged else spec.block,
             order=order.domains,
             epilogue=spec.epilogue,
+            codes=spec.codes,
         )
         schedule = plan_spec.schedule()
         local = [rank for rank, place in enumerate(placement) if place.process == process]
@@ -132,7 +134,7 @@ class Planner:
             everybody.append(name)
             plan.add_rank(place.process, place.device, name)
         plan_spec.add_tables(plan, ((rank, ranks[rank]) for rank in local))
-        if settings().save_operands and spec.epilogue is None:  # its operands are not saved
+        if settings().save_operands and spec.epilogue is None and spec.codes is None:  # their operands are not saved
             plan.set_spec(plan_spec.to_json(everybody))
         if linked and not apart:
             use = Use(key, what, programs.of_call(request.spec), names)
@@ -155,6 +157,7 @@ class Planner:
             prediction=choice.prediction,
             order=order.text,
             epilogue=spec.epilogue.text if spec.epilogue else "",
+            compress=spec.codes.form if spec.codes else "",
         )
         plan.set_label(decision.label())
         record(decision)

@@ -1,8 +1,9 @@
-"""Prints digests of compressed collectives of four ranks, in however many processes: the same lines in each layout."""
+"""Prints digests of compressed collectives of some ranks, in however many processes: the same lines in each layout."""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 
 import jax
 import numpy as np
@@ -12,14 +13,12 @@ from jax.sharding import PartitionSpec as P
 import jaxring
 from tests.compress.bounds import NAMES, data
 
-RANKS = 4
 
-
-def digests() -> list[str]:
+def digests(ranks: int) -> list[str]:
     """A line for each format, seed and local rank."""
-    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))[:RANKS]
+    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))[:ranks]
     mesh = Mesh(np.array(devices), ("x",))
-    values = np.stack([data(5000, seed)["normal"] for seed in range(RANKS)])
+    values = np.stack([data(5000, seed)["normal"] for seed in range(ranks)])
     x = jax.make_array_from_callback(values.shape, NamedSharding(mesh, P("x")), lambda at: values[at])
     lines = []
     for name in NAMES:
@@ -38,17 +37,18 @@ def digests() -> list[str]:
     return sorted(set(lines))
 
 
-def sent() -> tuple[int, int]:
+def sent(ranks: int) -> tuple[int, int]:
     """The bytes that this process sends to others in an all_to_all, as counted, and as they must be."""
-    mesh = Mesh(np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))[:RANKS]), ("x",))
+    mesh = Mesh(np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))[:ranks]), ("x",))
     swap = jax.shard_map(lambda v: jaxring.all_to_all(v, "x", 0, 0), mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-    x = jax.jit(lambda: np.zeros((RANKS * RANKS, 10), np.float32), out_shardings=NamedSharding(mesh, P("x")))()
+    x = jax.jit(lambda: np.zeros((ranks * ranks, 10), np.float32), out_shardings=NamedSharding(mesh, P("x")))()
     before = jaxring.counters()["sent_bytes"]
     jax.block_until_ready(jax.jit(swap)(x))
     here = len(mesh.local_devices)
-    return jaxring.counters()["sent_bytes"] - before, here * (RANKS - here) * 10 * 4
+    return jaxring.counters()["sent_bytes"] - before, here * (ranks - here) * 10 * 4
 
 
 if __name__ == "__main__":
-    print("\n".join(digests()))
-    print("sent", *sent())
+    given = int(sys.argv[1])
+    print("\n".join(digests(given)))
+    print("sent", *sent(given))

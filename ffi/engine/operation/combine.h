@@ -38,4 +38,17 @@ struct EpilogueAt {
                                       const std::vector<Destination>& destinations, const EpilogueAt& at,
                                       uint64_t elements);
 
+// A rank's buffers of a plan in codes, and which of their elements is the first of a step's.
+struct CodesAt {
+  const CodeBuffers& buffers;
+  int rank;
+  uint64_t first;
+};
+
+// What a step of a plan in codes makes of `elements`: without a message the codes of its value; of the other rank's
+// codes and the own value, in the order of the ranks, the codes of the sum, and what they stand for in the first
+// destination; of one message what its codes stand for.
+[[gnu::hot]] void CombineCodes(const Plan& plan, const std::vector<Source>& sources,
+                               const std::vector<Destination>& destinations, const CodesAt& at, uint64_t elements);
+
 }  // namespace jaxring

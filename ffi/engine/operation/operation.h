@@ -58,6 +58,12 @@ struct EpilogueBuffers {
   std::vector<Buffer> states;   // where they leave their states; may be the memory of those of `further`
 };
 
+// One rank's buffers of an all-reduce in codes.
+struct CodeBuffers {
+  const uint32_t* key;  // the seed, and the number of the rank's random bits
+  float* error;         // what codes leave out, as many as values; null: nobody asks
+};
+
 // One rank's buffers. XLA owns them until `done` is called; nothing touches them afterwards.
 struct Participant {
   int rank = 0;
@@ -69,6 +75,7 @@ struct Participant {
   // each. Null where blocks follow each other in memory.
   std::unique_ptr<char*[]> blocks;
   std::unique_ptr<EpilogueBuffers> epilogue;  // if the plan has one
+  std::unique_ptr<CodeBuffers> codes;         // if the plan has codes
   Completion done;
   bool done_is_quick = false;        // the thread that ends the operation may call `done` directly
   bool waits = false;                // the thread that brought it does nothing else until the end

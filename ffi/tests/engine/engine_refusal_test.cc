@@ -111,7 +111,7 @@ CASE("buffers of an epilogue that do not fit") {
   for (const auto& misfit : misfits) {
     for (const Status& status : execute(misfit)) {
       CHECK(status.code == Code::kInternal &&
-            Says(status, "parameters, operands or states of its epilogue do not fit the plan"));
+            Says(status, "parameters, operands or states of its epilogue or codes do not fit the plan"));
     }
     for (const Status& status : execute([](auto&) {})) CHECK(status.ok());
   }

@@ -58,10 +58,10 @@ std::vector<std::string> Everything(QuantFormat format, bool stochastic, const s
   std::string decoded = buffer(4 * kElements);
   auto* values_of = reinterpret_cast<float*>(decoded.data());
   SumRowsQuantized(shape, again.data(), reinterpret_cast<float*>(lost.data()),
-                   own.row == OwnRow::kNone ? nullptr : values_of + own.row * kRow, codes.data(), 3, own_values,
+                   {own.row == OwnRow::kNone ? nullptr : values_of + own.row * kRow}, codes.data(), 3, own_values,
                    rounding);
   SumRows(shape, reinterpret_cast<float*>(sum.data()), codes.data(), 0, own_values);
-  DequantizeRows(shape, values_of, codes.data(), kElements);
+  DequantizeRows(shape, {values_of}, codes.data(), kElements);
   for (std::string* each : {&codes, &error, &again, &lost, &sum, &decoded}) keep(std::move(*each));
   return found;
 }
@@ -120,7 +120,7 @@ CASE("a rank's own row counts as it is, in the order of the rows, and is not enc
       }
       // The own row of the result has the values of the sum's codes.
       std::vector<float> total(kRow);
-      DequantizeRows({format, 1, kRow}, total.data(), left_out[2].data(), kRow);
+      DequantizeRows({format, 1, kRow}, {total.data()}, left_out[2].data(), kRow);
       const size_t count = std::min<size_t>(kRow, kElements - kRow * row);
       CHECK(std::memcmp(left_out[5].data() + 4 * kRow * row, total.data(), 4 * count) == 0);
       CHECK(skipped[5] == left_out[5]);
@@ -152,7 +152,7 @@ CASE("a value that is an exact multiple comes back as it was") {
     const QuantShape shape{format, 1, 128};
     std::vector<char> codes(shape.row_bytes());
     QuantizeRows(shape, codes.data(), nullptr, values.data(), 128, {});
-    DequantizeRows(shape, back.data(), codes.data(), 128);
+    DequantizeRows(shape, {back.data()}, codes.data(), 128);
     CHECK(back == values);
   }
 }

@@ -243,6 +243,7 @@ std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings
     plan->data.divisor = settings.divisor;
   }
   plan->epilogue = settings.epilogue;
+  plan->codes = settings.codes;
   plan->protocol = settings.protocol;
   plan->shape.tile_elements = settings.tile;
   plan->shape.piece_bytes = settings.piece_bytes;
@@ -285,38 +286,34 @@ Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_ti
   });
 }
 
-Arrival Call::ArrivalOf(int rank, int64_t run, Completion done) const {
+Arrival Call::ArrivalOf(int rank, int64_t run, const void* in, void* out, Completion done) const {
   Arrival arrival{rank,
                   rank,
                   run,
                   {},
                   schedule_.in_blocks * settings_.block * ElementBytes(settings_.dtype),
                   schedule_.out_blocks * settings_.block * settings_.result_bytes()};
+  arrival.participant.in = in;
+  arrival.participant.out = out;
   arrival.participant.done = std::move(done);
   return arrival;
 }
 
 void Call::Arrive(int rank, int64_t run, std::unique_ptr<char*[]> blocks, Completion done) {
-  Arrival arrival = ArrivalOf(rank, run, std::move(done));
-  arrival.participant.in = blocks[0];
-  arrival.participant.out = blocks[schedule_.in_blocks];
+  Arrival arrival = ArrivalOf(rank, run, blocks[0], blocks[schedule_.in_blocks], std::move(done));
   arrival.participant.blocks = std::move(blocks);
   job_->Arrive(schedule_.placement[rank], [&] { site(rank)->Arrive(std::move(arrival)); });
 }
 
 void Call::Arrive(int rank, int64_t run, const void* in, void* out, Completion done, std::unique_ptr<Extents> extents) {
-  Arrival arrival = ArrivalOf(rank, run, std::move(done));
-  arrival.participant.in = in;
-  arrival.participant.out = out;
+  Arrival arrival = ArrivalOf(rank, run, in, out, std::move(done));
   arrival.participant.extents = std::move(extents);
   job_->Arrive(schedule_.placement[rank], [&] { site(rank)->Arrive(std::move(arrival)); });
 }
 
 void Call::Arrive(int rank, int64_t run, const void* in, void* out, std::unique_ptr<EpilogueBuffers> epilogue,
                   Completion done) {
-  Arrival arrival = ArrivalOf(rank, run, std::move(done));
-  arrival.participant.in = in;
-  arrival.participant.out = out;
+  Arrival arrival = ArrivalOf(rank, run, in, out, std::move(done));
   arrival.participant.epilogue = std::move(epilogue);
   job_->Arrive(schedule_.placement[rank], [&] { site(rank)->Arrive(std::move(arrival)); });
 }

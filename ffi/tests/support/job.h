@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -105,6 +106,7 @@ struct Settings {
   double timeout_s = 20;
   uint64_t key = 0;  // 0: a new key
   std::shared_ptr<const PlanEpilogue> epilogue = {};
+  std::optional<PlanCodes> codes = {};
 
   // Bytes of an element of the output.
   size_t result_bytes() const { return epilogue ? epilogue->result->element_bytes : ElementBytes(dtype); }
@@ -132,7 +134,7 @@ class Call {
   const Settings& settings() const { return settings_; }
 
  private:
-  Arrival ArrivalOf(int rank, int64_t run, Completion done) const;
+  Arrival ArrivalOf(int rank, int64_t run, const void* in, void* out, Completion done) const;
 
   Job* job_;
   const Schedule& schedule_;

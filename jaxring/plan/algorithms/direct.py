@@ -42,11 +42,13 @@ def _send(chunk: int, target: int) -> Step:
 
 
 def _all_reduce(spec: Spec, view: _View, channel: int) -> list[Step]:
-    base = channel * spec.nranks
-    mine = base + view.rank
-    steps = [_send(base + owner, owner) for owner in view.after]
+    def of(owner: int) -> int:
+        return owner * spec.channels + channel
+
+    mine = of(view.rank)
+    steps = [_send(of(owner), owner) for owner in view.after]
     steps += fold(view.rank, mine, view.all_ranks(spec), out(mine), view.local + view.remote, final=True)
-    return steps + [receive(owner, base + owner) for owner in view.before]
+    return steps + [receive(owner, of(owner)) for owner in view.before]
 
 
 def _all_gather(spec: Spec, view: _View, piece: int) -> list[Step]:
@@ -131,7 +133,10 @@ _LANES: dict[str, LaneFn] = {
 
 
 def build(spec: Spec) -> Schedule:
-    """One lane per channel; a channel has one piece, or one per rank where ranks own chunks (all_reduce)."""
+    """One lane per channel; a channel has one piece, or one per rank where ranks own chunks (all_reduce).
+
+    The chunks that a rank owns lie next to each other.
+    """
     lane = _LANES[spec.collective]
     shared = spec.collective == "broadcast" and len(set(spec.placement)) == 1
     if shared:

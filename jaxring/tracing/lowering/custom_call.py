@@ -25,6 +25,7 @@ from jaxring.tracing.lowering.replica_groups import replica_groups
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxring.plan.codes import CodesSpec
     from jaxring.tracing.axes import Axes
     from jaxring.tracing.options import Options
 
@@ -40,12 +41,14 @@ def custom_call(
     aliases: dict[int, int] | None = None,
     row_elements: int = 0,
     joins: bool = False,
+    codes: CodesSpec | None = None,
 ) -> Any:
     """Emits the custom call and returns its results. The partition id is appended to ``operands``.
 
     ``data`` is the abstract value whose blocks move. ``aliases`` maps the index of an operand to that of the result
     that shares its buffer. ``row_elements`` is the unit of the offsets and sizes of a ragged collective, 0 for all
-    others. With ``joins`` the call may be fused with its neighbours into one (`fusion.py`).
+    others. With ``joins`` the call may be fused with its neighbours into one (`fusion.py`). ``codes``: how its messages
+    are encoded.
 
     The attributes hold everything that all processes must agree on; the engine hands ``spec`` back to the planner.
     """
@@ -73,6 +76,7 @@ def custom_call(
         program=fingerprint(ctx.module_context, operands),
         parts=options.parts,
         epilogue=options.epilogue,
+        codes=codes,
     )
     text = spec.to_json()
     # A capture cannot read the partition id, from which a program over an abstract mesh learns its ranks.
@@ -100,6 +104,7 @@ def custom_call(
                     row_elements=row_elements,
                     started=bool(options.started),
                     epilogue=options.epilogue,
+                    codes=codes is not None,
                 ),
             )
         call: Any = results[0].owner
