@@ -103,7 +103,8 @@ void DequantizeRows(const QuantShape& shape, const DecodeTo& to, const char* fro
 // The sum over the rows, or their mean, in float32 and in the order of the rows, as float32.
 void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divisor, const OwnValues& own);
 // The same, encoded again as one row. `error`, unless it is null, gets what encode says, and `decoded` as many of the
-// codes' values as the own row has: to decode them takes less time while they are at hand.
+// codes' values as the own row has: to decode them takes less time while they are at hand. They may take the place of
+// the own row's values, of which every block is read before it is written.
 void SumRowsQuantized(const QuantShape& shape, char* to, float* error, const DecodeTo& decoded, const char* from,
                       uint64_t divisor, const OwnValues& own, const Rounding& rounding);
 
