@@ -29,6 +29,13 @@ struct Rounding {
   uint64_t first_word = 0;
 };
 
+// A key of random bits, as JAX's side passes it: the seed, the number of the rank's bits, and the row of the rank in
+// arrays of all ranks. The two hops of an all-reduce have streams of their own.
+inline constexpr size_t kQuantKeyWords = 3;
+inline Rounding RoundingOf(const uint32_t* key, bool stochastic, uint32_t hop, uint64_t first_word) {
+  return {stochastic, key[0], 2 * key[1] + hop, first_word};
+}
+
 // Counters of one block's random bits.
 inline constexpr size_t kQuantWords = kQuantBlock / 4;
 

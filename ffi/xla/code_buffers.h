@@ -7,16 +7,16 @@
 #include <memory>
 
 #include "engine/operation/operation.h"
+#include "quantize/quantize.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxring {
 
 // Null if the call has other operands or results: then what has the plan refuses it.
 inline std::unique_ptr<CodeBuffers> CodesOf(const xla::ffi::RemainingArgs& args, const xla::ffi::RemainingRets& rets) {
-  constexpr size_t kKeyWords = 3;  // the seed, the number of the rank's random bits, and its row, which the plan knows
   if (args.size() != 3 || rets.size() < 1 || rets.size() > 2) return nullptr;
   const xla::ffi::AnyBuffer key = *args.get<xla::ffi::AnyBuffer>(1);
-  if (key.size_bytes() != kKeyWords * sizeof(uint32_t)) return nullptr;
+  if (key.size_bytes() != kQuantKeyWords * sizeof(uint32_t)) return nullptr;
   auto buffers = std::make_unique<CodeBuffers>();
   buffers->key = static_cast<const uint32_t*>(key.untyped_data());
   buffers->error = nullptr;

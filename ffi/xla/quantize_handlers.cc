@@ -37,11 +37,9 @@ bool Read(int64_t format, int64_t rows, int64_t row_elements, Encoded* encoded) 
   return true;
 }
 
-constexpr size_t kKeyBytes = 3 * sizeof(uint32_t);
-
 bool ReadOwn(int64_t own, const ffi::AnyBuffer& key, Encoded* encoded) {
   const auto what = static_cast<Own>(own);
-  if (key.size_bytes() != kKeyBytes) return false;
+  if (key.size_bytes() != kQuantKeyWords * sizeof(uint32_t)) return false;
   if (what == Own::kEncoded) return true;
   if (what != Own::kSkipped && what != Own::kLeftOut) return false;
   const auto row = size_t{static_cast<const uint32_t*>(key.untyped_data())[2]};
@@ -49,11 +47,9 @@ bool ReadOwn(int64_t own, const ffi::AnyBuffer& key, Encoded* encoded) {
   return row < encoded->shape.rows;
 }
 
-// `key`: the seed, the number of the rank's random bits, and the rank's row. The two hops of an all-reduce have streams
-// of their own.
-Rounding MakeRounding(bool stochastic, const ffi::AnyBuffer& key, int64_t hop, int64_t first_word) {
-  const auto* words = static_cast<const uint32_t*>(key.untyped_data());
-  return {stochastic, words[0], 2 * words[1] + static_cast<uint32_t>(hop), static_cast<uint64_t>(first_word)};
+Rounding MakeRounding(bool stochastic, const ffi::AnyBuffer& key, uint32_t hop, int64_t first_word) {
+  return RoundingOf(static_cast<const uint32_t*>(key.untyped_data()), stochastic, hop,
+                    static_cast<uint64_t>(first_word));
 }
 
 // Whether a buffer has `count` elements of float32.

@@ -14,12 +14,12 @@ from jaxring.dropin.whole_program.hlo import Instruction, Module
 from jaxring.dropin.whole_program.rewrite import OPCODES
 from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.errors import JoinError
+from jaxring.runtime import schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.call_topology import of_ranks
 from jaxring.runtime.choice import choose
 from jaxring.runtime.explain import called, recorded
 from jaxring.runtime.placement import RankPlace, device_owners
-from jaxring.runtime.schedules import normalise
 from jaxring.runtime.service import STARTS, job
 from jaxring.runtime.survivors import present
 from jaxring.settings.sizes import shown
@@ -173,7 +173,7 @@ def _chosen(spec: CallSpec, group: list[int]) -> str:
         processes = [placement[rank].process for rank in left]
         if len(set(processes)) > 1:
             topology, assumed = _published(processes)
-        domains = tuple(range(len(left))) if spec.by_messages else normalise(processes)
+        domains = schedules.domains(processes, spec.by_messages)
         root = left.index(spec.root) if spec.root in left else 0
         choice = choose(spec, domains, root=root, **(topology or of_ranks(processes, None))._asdict())
     except ValueError as error:

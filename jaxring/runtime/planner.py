@@ -84,8 +84,7 @@ class Planner:
         ragged, half = spec.facts.ragged, spec.half
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
         apart = half != "both"
-        domain_ids = range(len(placement)) if spec.by_messages else [p.process for p in placement]
-        domains = schedules.normalise(list(domain_ids))
+        domains = schedules.domains(processes, spec.by_messages)
         choice = choose(spec, domains, root=root, **topology._asdict())
         known = ALGORITHMS.get(choice.algorithm)
         order = ranking.order(domains, placement, world) if known and known.ordered else ranking.PLAIN

@@ -30,6 +30,11 @@ def normalise(ids: list[Any]) -> tuple[int, ...]:
     return tuple(number.setdefault(i, len(number)) for i in ids)
 
 
+def domains(processes: list[int], by_messages: bool) -> tuple[int, ...]:
+    """The memory domain of each rank, of which ``processes`` has the process. ``by_messages``: each its own."""
+    return tuple(range(len(processes))) if by_messages else normalise(processes)
+
+
 def table(schedule: Schedule, rank: int) -> tuple[bytes, bytes, bytes]:
     """A rank's table in the engine's format."""
     table = schedule.table(rank)

@@ -10,13 +10,11 @@
 namespace jaxring {
 namespace {
 
-// The two hops have streams of random bits of their own. Elements are counted from the operand's beginning on the first
-// one, and on the second from that of the rank's half.
-Rounding RoundingAt(const Plan& plan, const CodesAt& at, int hop) {
+// Elements are counted from the operand's beginning on the first hop, and on the second from that of the rank's half.
+Rounding RoundingAt(const Plan& plan, const CodesAt& at, uint32_t hop) {
   const uint64_t half = hop == 0 ? 0 : plan.PieceBegin(static_cast<uint64_t>(at.rank * plan.shape.pieces / 2));
   const uint64_t blocks = (at.first - half) / kQuantBlock;
-  return {plan.codes->stochastic, at.buffers.key[0], 2 * at.buffers.key[1] + static_cast<uint32_t>(hop),
-          plan.codes->first_word + blocks * kQuantWords};
+  return RoundingOf(at.buffers.key, plan.codes->stochastic, hop, plan.codes->first_word + blocks * kQuantWords);
 }
 
 }  // namespace

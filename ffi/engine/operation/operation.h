@@ -60,7 +60,7 @@ struct EpilogueBuffers {
 
 // One rank's buffers of an all-reduce in codes.
 struct CodeBuffers {
-  const uint32_t* key;  // the seed, and the number of the rank's random bits
+  const uint32_t* key;  // as `RoundingOf` takes it
   float* error;         // what codes leave out, as many as values; null: nobody asks
 };
 
