@@ -1,16 +1,18 @@
-"""Time the tokens of a mixture of experts, there and back, in two levels (PXN) against flat, in turns.
+"""Time the tokens of a mixture of experts, there and back, in two levels against flat, in turns.
 
     python -m benchmarks.moe --hosts 4 --devices 2
     jaxring run -n 2 --devices-per-process 2 --output rank0 -m benchmarks.moe
 
 The first command starts a process on each of four network namespaces, whose links are shaped; it needs root and
 iproute2. Each program dispatches the tokens of each rank to experts of all ranks and combines what comes back. "rows
-alone" exchanges the rows and no counts. Both programs' results are compared to the bit.
+alone" exchanges the rows and no counts. There are two algorithms of two levels: PXN sends a message from each host to
+each rank elsewhere, the multi-leader one from each host to each host. All results are compared to the bit.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +28,12 @@ from benchmarks import namespaces, turns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FLAT, TWO_LEVEL = "direct", "pxn"
+FLAT, TWO_LEVELS = "direct", ("pxn", "multileader")
+PARTS = ("there and back", "rows alone")
 
 
 def measure(tokens: int, width: int, choices: int, iterations: int) -> turns.Times:
-    """Times in s of dispatch and combine by both algorithms, and of the rows' way there alone."""
+    """Times in s of dispatch and combine by each algorithm, and of the rows' way there alone."""
     mesh = turns.mesh("r")
     experts = mesh.size
     rng = np.random.default_rng(0)
@@ -61,11 +64,11 @@ def measure(tokens: int, width: int, choices: int, iterations: int) -> turns.Tim
         return program
 
     names = {f"{name}, {algorithm}": make(algorithm)
-             for name, make in (("there and back", there_and_back), ("rows alone", rows_alone))
-             for algorithm in (FLAT, TWO_LEVEL)}  # fmt: skip
+             for name, make in zip(PARTS, (there_and_back, rows_alone), strict=True)
+             for algorithm in (FLAT, *TWO_LEVELS)}  # fmt: skip
     programs, results = turns.compiled(names, mesh, (sharding.spec, sharding.spec), operands)
-    for name in ("there and back", "rows alone"):
-        np.testing.assert_array_equal(results[f"{name}, {FLAT}"], results[f"{name}, {TWO_LEVEL}"])
+    for name, algorithm in itertools.product(PARTS, TWO_LEVELS):
+        np.testing.assert_array_equal(results[f"{name}, {FLAT}"], results[f"{name}, {algorithm}"])
     return turns.measure_in_turns(programs, operands, iterations)
 
 
@@ -84,13 +87,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     times = measure(arguments.tokens, arguments.width, arguments.choices, arguments.iters)
     if jax.process_index() == 0:
         middle = turns.medians(times)
-        gains = ", ".join(
-            f"{name}: {middle[f'{name}, {FLAT}'] / middle[f'{name}, {TWO_LEVEL}']:.2f}"
-            for name in ("there and back", "rows alone")
-        )
+
+        def gains(algorithm: str) -> str:
+            each = (f"{name} {middle[f'{name}, {FLAT}'] / middle[f'{name}, {algorithm}']:.2f}" for name in PARTS)
+            return f"{FLAT} / {algorithm}: {', '.join(each)}"
+
         ranks = turns.ranks()
         title = f"{arguments.tokens} tokens of {arguments.width} float32 a rank, {arguments.choices} choices, {ranks}"
-        turns.report(times, title, f"{FLAT} / {TWO_LEVEL}: {gains}")
+        turns.report(times, title, "\n".join(map(gains, TWO_LEVELS)))
     return 0
 
 

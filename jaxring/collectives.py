@@ -6,11 +6,11 @@ order. Extras are keyword-only:
 
 * ``axis_index_groups``: collectives among subsets of an axis, as in `jax.lax`.
 * ``algorithm``: "ring", "tree", "direct", "oneshot", "halving_doubling", "pat", "hier_ring", "hier_tree",
-  "hier_direct", "deterministic"; for all_to_all also "pxn"; on CPUs also "reproducible" for exact sums; among GPUs of
-  one memory domain (experimental: it has run on one GPU only) also "copy_engine" for collectives that only move data,
-  and "nvls" (the NVLink switch) for all_reduce, reduce_scatter and all_gather (experimental: it has not run on a GPU
-  yet); or the name of one of your own. None lets the tuner choose. An algorithm that does not serve the call is an
-  error.
+  "hier_direct", "deterministic"; on CPUs also "pxn" and "multileader" for all_to_all and "reproducible" for exact sums;
+  among GPUs of one memory domain (experimental: it has run on one GPU only) also "copy_engine" for collectives that
+  only move data, and "nvls" (the NVLink switch) for all_reduce, reduce_scatter and all_gather (experimental: it has not
+  run on a GPU yet); or the name of one of your own. None lets the tuner choose. An algorithm that does not serve the
+  call is an error.
 * ``protocol``: "ll", "simple", "memory" or, for GPUs alone, "ll128"; None lets the tuner choose.
 * ``timeout``: seconds until every rank raises `jax.errors.JaxRuntimeError`; None means JAXRING_TIMEOUT.
 * ``compress``, of all_reduce, reduce_scatter, all_gather and all_to_all: "int8", "fp8_e4m3", "bf16" or "int4" sends

@@ -1,7 +1,7 @@
 """Mixtures of experts: tokens go to the ranks that have their experts, and the experts' answers come back.
 
-The tokens travel by ragged_all_to_all, which sends as many rows as there are. Between hosts, algorithm "pxn" is its
-two-level form: a host's rows for one rank elsewhere are one message.
+The tokens travel by ragged_all_to_all, which sends as many rows as there are. It has two forms of two levels: by "pxn"
+a process's rows for one rank elsewhere are one message, by "multileader" those for all ranks of another process.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def dispatch(
         capacity: The most rows that one expert takes from all ranks. None: all.
         rows: Without a capacity: the number of rows of the result. None: enough for all tokens of all ranks, which
             costs memory.
-        algorithm: "direct" or, on CPUs, "pxn". None lets the tuner choose.
+        algorithm: "direct" or, on CPUs, "pxn" or "multileader". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:

@@ -180,7 +180,8 @@ def ragged_all_to_all(
             names. The rank is the row-major index over them in this order.
         axis_index_groups: Lists of ranks of the axis, all of one length, as in `jax.lax`: each list is a collective of
             its own, and ranks count within it. None: all ranks are one group.
-        algorithm: "direct", "deterministic", which is the same, or, on CPUs, "pxn". None lets the tuner choose.
+        algorithm: "direct", "deterministic", which is the same, or, on CPUs, "pxn" or "multileader". None lets the
+            tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
 
     Returns:

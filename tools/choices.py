@@ -39,7 +39,15 @@ PLACES = {
 }
 ON_GPUS = ("2 in 1", "8 in 1", "2x1", "4x1", "2x2", "2x4", "4 hosts x2")
 SIZES = [4, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
-ASKED = ((None, "ll"), (None, "simple"), ("ring", None), ("direct", None), ("pxn", None), ("hier_ring", "simple"))
+ASKED = (
+    (None, "ll"),
+    (None, "simple"),
+    ("ring", None),
+    ("direct", None),
+    ("pxn", None),
+    ("multileader", None),
+    ("hier_ring", "simple"),
+)
 ASKED_OF_GPUS = (("ring", "ll128"), ("copy_engine", None), ("deterministic", None), ("pxn", None))
 
 

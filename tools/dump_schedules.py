@@ -1,8 +1,9 @@
 """Write the planner's schedules for the native tests to OUT, which ffi/tests/support/schedules.h reads.
 
-The first list has every collective by every algorithm that serves it, over a few placements of ranks on processes, and
-permute's halves. The second list has the all-reduces of MATRIX for all numbers of ranks. Numbers are little-endian;
-strings and lists begin with their length. Needs numpy and `jaxring.plan` only.
+The first list has every collective by every algorithm that serves it, over a few placements of ranks on processes,
+those that gather several chunks into a message over a few more, and permute's halves. The second list has the
+all-reduces of MATRIX for all numbers of ranks. Numbers are little-endian; strings and lists begin with their length.
+Needs numpy and `jaxring.plan` only.
 
 usage: python tools/dump_schedules.py OUT
 """
@@ -36,6 +37,8 @@ PLACEMENTS = {
     "2x4": (0, 0, 0, 0, 1, 1, 1, 1),
 }
 CHANNELS = {"2x2": (1, 3)}
+# Only of algorithms that gather chunks there.
+GATHERING = {"3x2": (0, 0, 1, 1, 2, 2)}
 MATRIX = ("ring", "tree", "direct", "halving_doubling")
 
 
@@ -46,7 +49,7 @@ def permutation(nranks: int) -> tuple[tuple[int, int], ...]:
 
 def schedules() -> Iterator[tuple[str, str, Schedule]]:
     """The first list, as (name, half, schedule)."""
-    for where, placement in PLACEMENTS.items():
+    for where, placement in (PLACEMENTS | GATHERING).items():
         n = len(placement)
         for collective in COLLECTIVES:
             perm = permutation(n) if collective == "permute" else ()
@@ -54,8 +57,11 @@ def schedules() -> Iterator[tuple[str, str, Schedule]]:
                 if algorithm in ("deterministic", "reproducible"):  # direct's schedules
                     continue
                 for channels in CHANNELS.get(where, (1,)):
-                    spec = Spec(collective, n, algorithm, n // 2, channels, placement, perm)
-                    yield f"{collective} {algorithm} {where} x{channels}", "both", build(spec)
+                    schedule = build(Spec(collective, n, algorithm, n // 2, channels, placement, perm))
+                    if where in PLACEMENTS or schedule.group > 1:
+                        yield f"{collective} {algorithm} {where} x{channels}", "both", schedule
+        if where in GATHERING:
+            continue
         # As in the planner, halves use messages only, even between ranks of one domain.
         spec = Spec("permute", n, "direct", perm=permutation(n))
         for half in ("send", "recv"):
@@ -85,7 +91,8 @@ def numbers(values: Sequence[int]) -> bytes:
 def record(name: str, half: str, schedule: Schedule) -> bytes:
     spec = schedule.spec
     parts = [text(name), text(spec.collective), text(half)]
-    shape = (schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.nlanes, schedule.scratch_chunks)
+    blocks = schedule.in_blocks, schedule.out_blocks
+    shape = (*blocks, schedule.pieces, schedule.nlanes, schedule.scratch_chunks, schedule.group)
     parts += [numbers([spec.root, *shape]), numbers(spec.placement), numbers([r for pair in spec.perm for r in pair])]
     for rank in range(spec.nranks):
         table = schedule.table(rank)
@@ -98,7 +105,7 @@ def main() -> None:
     lists = [[record(*item) for item in items] for items in (schedules(), matrix())]
     out = Path(sys.argv[1])
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(b"JRSCHED2" + b"".join(struct.pack("<I", len(records)) + b"".join(records) for records in lists))
+    out.write_bytes(b"JRSCHED3" + b"".join(struct.pack("<I", len(records)) + b"".join(records) for records in lists))
     print(f"{sum(map(len, lists))} schedules in {out}")
 
 

@@ -188,7 +188,7 @@ def cost(schedule: Schedule) -> tuple[int, float]:
             for peer in step.send:
                 if not peer.memory:
                     ways.setdefault((rank, peer.rank, index), deque()).append(value + 1)
-                    sent[rank] += len(step.recv) if step.kind is Kind.GATHER else 1
+                    sent[rank] += len(step.recv) * step.parts if step.kind is Kind.GATHER else 1
                     deepest = max(deepest, value + 1)
             at += 1
         idle = 0 if at > began else idle + 1

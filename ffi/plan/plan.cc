@@ -68,7 +68,8 @@ void Plan::Seal() {
   for (RankTable& table : group.locals) {
     auto any_message = [&table](uint32_t begin, uint32_t count) {
       const auto first = table.peers.begin() + begin;
-      return std::any_of(first, first + count, [](int32_t peer) { return !Peer::memory(peer); });
+      return std::any_of(first, first + count,
+                         [&table](int32_t peer) { return !Peer::memory(peer) && Peer::rank(peer) != table.rank; });
     };
     for (int lane = 0; lane < shape.nlanes; ++lane) {
       bool received = false;

@@ -73,7 +73,7 @@ class Checker {
       Fail("it gathers or spreads chunks in a plan with an epilogue");
     if (plan_.codes && (kind == StepKind::kGather || kind == StepKind::kSpread))
       Fail("it gathers or spreads chunks in a plan in codes");
-    if (kind == StepKind::kSpread) return Spread(step, recv, src, dst);
+    if (kind == StepKind::kSpread) return Spread(step, recv, send, src, dst);
     if (src != Buffer::kNone) {
       const uint64_t found = Chunk(src, step.src_chunk);
       if (found == kUnwritten) Fail("it reads scratch that no step has written");
@@ -188,23 +188,36 @@ class Checker {
   void Gather(const Step& step, const int32_t* recv, const int32_t* send, Buffer src, Buffer dst) const {
     if (src != Buffer::kInput || dst != Buffer::kNone || step.recv_count == 0 || step.send_count != 1 ||
         Peer::memory(send[0])) {
-      Fail("a GATHER step needs an input chunk of one rank or more, and one receiver of the message");
+      Fail("a GATHER step needs input chunks of one rank or more, and one receiver of the message");
     }
     Message(false);
+    Blocks(step.src_chunk, step.dst_chunk, plan_.shape.in_blocks, "it gathers more blocks than the input has");
     for (int i = 0; i < step.recv_count; ++i) {
       if (!Here(recv[i])) Fail("it addresses the memory of a rank of another process");
     }
   }
 
-  void Spread(const Step& step, const int32_t* recv, Buffer src, Buffer dst) const {
-    if (src != Buffer::kNone || dst != Buffer::kOutput || step.recv_count != 1 || step.send_count != 0 ||
-        Peer::memory(recv[0]) || step.src_chunk < 1 || step.src_chunk > kMostChunks || (step.flags & StepFlag::kZero)) {
+  void Spread(const Step& step, const int32_t* recv, const int32_t* send, Buffer src, Buffer dst) const {
+    if (src != Buffer::kNone || dst != Buffer::kOutput || step.recv_count != 1 || Peer::memory(recv[0]) ||
+        (step.flags & StepFlag::kZero)) {
       Fail("a SPREAD step needs one message and blocks of the output");
     }
     Message(false);
-    const int64_t last = step.dst_chunk + (int64_t{step.src_chunk} - 1) * plan_.shape.pieces;
-    if (last >= int64_t{plan_.shape.out_blocks} * plan_.shape.pieces)
-      Fail("it spreads over more blocks than the output has");
+    Blocks(step.dst_chunk, step.src_chunk, plan_.shape.out_blocks, "it spreads over more blocks than the output has");
+    Destinations(step, send, dst);
+    int before = -1;
+    for (int i = 0; i < step.send_count; ++i) {
+      const int rank = Peer::rank(send[i]);
+      if (!Peer::memory(send[i]) || rank <= before || rank == table_->rank)
+        Fail("a SPREAD step writes to its own output, and to those of memory peers in the order of their ranks");
+      before = rank;
+    }
+  }
+
+  // The same piece of so many blocks, from a chunk on.
+  void Blocks(int32_t chunk, int32_t blocks, int in_all, const char* too_many) const {
+    if (blocks < 1) Fail("it gathers or spreads no blocks");
+    if (chunk + (int64_t{blocks} - 1) * plan_.shape.pieces >= int64_t{in_all} * plan_.shape.pieces) Fail(too_many);
   }
 
   const Plan& plan_;

@@ -14,8 +14,12 @@ enum class Buffer : uint8_t { kNone = 0, kInput = 1, kOutput = 2, kScratch = 3 }
 enum class StepKind : uint8_t {
   kMove = 0,    // one source, any number of destinations
   kReduce = 1,  // left fold of the sources in the order in which the step lists them
-  kGather = 2,  // sends the same chunk of several ranks of the memory domain, in the list's order, as one message
-  kSpread = 3,  // receives such a message into the same piece of `src_chunk` consecutive blocks from `dst_chunk` on
+  // Sends as one message the same piece of `dst_chunk` consecutive blocks from `src_chunk` on: of each block those of
+  // several ranks of the memory domain, in the list's order.
+  kGather = 2,
+  // Receives such a message into the same piece of `src_chunk` consecutive blocks from `dst_chunk` on: of the rank's
+  // own output and of those of the memory peers to which it sends, in the order of all these ranks.
+  kSpread = 3,
 };
 
 enum StepFlag : uint8_t {

@@ -47,8 +47,10 @@ class Buffer(enum.IntEnum):
 class Kind(enum.IntEnum):
     """MOVE has one source; REDUCE folds its sources from left to right.
 
-    GATHER puts the same chunk of several ranks of its domain, in their order, into one message. SPREAD takes such a
-    message apart, into ``parts`` blocks one after another. Reductions have neither.
+    GATHER puts chunks of several ranks of its domain into one message: of each of ``parts`` blocks, one after another,
+    those of all these ranks in their order. SPREAD takes such a message apart, into ``parts`` blocks, one after
+    another, of its own output and of each memory peer to which it sends, in the order of all these ranks. Reductions
+    have neither.
     """
 
     MOVE = 0
@@ -253,7 +255,7 @@ class Schedule:
                         int(src.buffer) if src else 0,
                         int(dst.buffer) if dst else 0,
                         src.index if src else step.parts,
-                        dst.index if dst else 0,
+                        dst.index if dst else step.parts,  # only of a GATHER, as above of a SPREAD, not 0
                         recv_begin,
                         send_begin,
                         len(recv),

@@ -59,9 +59,11 @@ def show_step(rank: int, step: Step) -> str:
 
 
 def _grouped(step: Step) -> str:
+    more = "" if step.parts == 1 else " and the next" if step.parts == 2 else f" and the next {step.parts - 1}"
     if step.kind == Kind.GATHER and step.src:
-        return f"gather {_chunk(step.src)} of {_ranks([p.rank for p in step.recv])} → send {step.send[0].rank}"
-    return f"recv {step.recv[0].rank} → {_chunk(step.dst) if step.dst else ''} and {step.parts - 1} blocks after it"
+        return f"gather {_chunk(step.src)}{more} of {_ranks([p.rank for p in step.recv])} → send {step.send[0].rank}"
+    written = f" and of {_ranks([p.rank for p in step.send])}" if step.send else ""
+    return f"recv {step.recv[0].rank} → {_chunk(step.dst) if step.dst else ''}{more}{written}"
 
 
 def _counts(lanes: tuple[Lane, ...], rank: int) -> tuple[int, int]:
@@ -75,7 +77,9 @@ def _counts(lanes: tuple[Lane, ...], rank: int) -> tuple[int, int]:
         for step in lane:
             messages = sum(not p.memory for p in step.send)
             sent += messages
-            moved += messages + sum(map(foreign, (*step.send, *step.recv)))
+            chunks = max(1, step.parts)
+            message = chunks * len(step.recv) if step.kind == Kind.GATHER else 1
+            moved += messages * message + chunks * sum(map(foreign, (*step.send, *step.recv)))
     return sent, moved
 
 

@@ -5,6 +5,7 @@ Steps become ``Op``s, in which peers are FIFOs or places in memory, so that the 
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 
 from jaxring.plan.schedule import Buffer, Flag, Kind, Peer, Results, Schedule, ScheduleError, Step
@@ -189,17 +190,24 @@ class Compiler:
             raise ScheduleError("GATHER and SPREAD move inputs as they are, which is no part of a reduction")
         elif op.gather:
             if not src or src.buffer != Buffer.INPUT or dst or len(step.send) != 1 or step.send[0].memory:
-                raise ScheduleError("a GATHER reads a chunk of the input of ranks of its domain and sends one message")
-            if len(step.recv) > self.schedule.group:
-                raise ScheduleError(f"it gathers {len(step.recv)} chunks; the schedule declares {self.schedule.group}")
+                raise ScheduleError("a GATHER reads chunks of the input of ranks of its domain and sends one message")
+            chunks = len(step.recv) * step.parts
+            if not 0 < chunks <= self.schedule.group:
+                raise ScheduleError(f"it gathers {chunks} chunks; the schedule declares {self.schedule.group}")
+            if src.index + (step.parts - 1) * self.pieces >= self.in_chunks:
+                raise ScheduleError(f"there are no {step.parts} blocks from chunk {src.index} on")
         elif op.spread:
-            if src or not dst or dst.buffer != Buffer.OUTPUT or len(step.recv) != 1 or step.send or step.parts < 1:
-                raise ScheduleError("a SPREAD takes one message apart, into blocks of its own output")
+            if src or not dst or dst.buffer != Buffer.OUTPUT or len(step.recv) != 1 or step.parts < 1:
+                raise ScheduleError("a SPREAD takes one message apart, into blocks of outputs")
+            if [p.rank for p in step.send if p.memory] != sorted(p.rank for p in step.send):
+                raise ScheduleError("a SPREAD writes the outputs of memory peers in the order of their ranks")
             if dst.index + (step.parts - 1) * self.pieces >= self.out_chunks:
                 raise ScheduleError(f"there are no {step.parts} blocks from chunk {dst.index} on")
         elif not op.reduce and len(step.recv) > 1:
             raise ScheduleError("a MOVE has one source")
-        for peer in step.recv or (() if op.zero else (Peer(rank),)):
+        sources = step.recv or (() if op.zero else (Peer(rank),))
+        # The chunks of a gathered message lie block by block.
+        for block, peer in itertools.product(range(step.parts if op.gather else 1), sources):
             if peer.rank != rank and not peer.memory:
                 if op.gather:
                     raise ScheduleError("a GATHER reads memory, not messages")
@@ -215,7 +223,7 @@ class Compiler:
             if src.buffer == Buffer.OUTPUT or (src.buffer == Buffer.INPUT and self.aliased):
                 self.touch(lane, peer.rank, src.index, write=False)
             self.memory[rank] += peer.memory
-            op.sources.append((int(src.buffer), peer.rank, src.index, None))
+            op.sources.append((int(src.buffer), peer.rank, src.index + block * self.pieces, None))
         if op.recv_partial and not op.recv_fifos:
             raise ScheduleError("RECV_PARTIAL on a step that receives no message")
         # Destinations.
@@ -229,13 +237,14 @@ class Compiler:
             op.scratch = dst.index
         elif dst:
             op.piece = dst.index % self.pieces
-            op.outputs += [(rank, dst.index + part * self.pieces) for part in range(max(1, step.parts))]
+            blocks = [dst.index + part * self.pieces for part in range(max(1, step.parts))]
+            op.outputs += [(rank, index) for index in blocks]
         for peer in step.send:
             if peer.memory:
                 if not dst or dst.buffer != Buffer.OUTPUT:
                     raise ScheduleError("to write a peer's memory a step must have a dst in the output")
-                op.outputs.append((peer.rank, dst.index))
-                self.memory[rank] += 1
+                op.outputs += [(peer.rank, index) for index in blocks]
+                self.memory[rank] += len(blocks)
             elif peer.rank == rank:
                 raise ScheduleError("it sends a message to itself")
             else:
@@ -243,6 +252,7 @@ class Compiler:
                 fifo.producer = lane
                 op.send_fifos.append(fifo)
                 self.messages[rank] += 1
+        op.outputs.sort()
         for target, index in op.outputs:
             self.touch(lane, target, index, write=True)
         if op.send_partial and not op.send_fifos:

@@ -174,8 +174,11 @@ class _Reader:
         results = src is Buffer.OUTPUT or (dst is Buffer.OUTPUT and not flags & Flag.EPILOGUE)
         element, partial = self.sizes.result if results else self.sizes.element, self.sizes.partial
         target = self.sizes.result if flags & Flag.EPILOGUE else element
-        many = len(sources) if kind is Kind.GATHER else 1
-        read = (parts if kind is Kind.SPREAD else max(1, len(sources))) * element
+        # A message of several chunks: of each rank that it is gathered from, or spread to, so many blocks.
+        blocks = max(1, parts)
+        many = blocks * len(sources) if kind is Kind.GATHER else 1
+        reads, writes = reads * blocks, writes * blocks
+        read = (blocks * (1 + len(targets)) if kind is Kind.SPREAD else blocks * max(1, len(sources))) * element
         if flags & Flag.RECV_PARTIAL:
             read += len(recv) * (partial - element)
         send_width = (partial if flags & Flag.SEND_PARTIAL else target) * many

@@ -91,7 +91,7 @@ def test_two_hosts_of_two_processes_take_both(tmp_path, tables):
 @pytest.mark.slow
 def test_interleaved_processes_of_several_devices_take_both(tmp_path):
     with hosts(2) as made, Job(tmp_path) as job:
-        made.start(job, [WORKER, "core", "pxn"], [0, 1, 0, 1], devices=2)
+        made.start(job, [WORKER, "core", "gathered"], [0, 1, 0, 1], devices=2)
         for result in finish(job):
             assert {"shm", "tcp"} <= set(transports(result)[0]), str(result)
 

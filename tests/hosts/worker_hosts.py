@@ -72,16 +72,17 @@ def core() -> None:
     check(turned, large.reshape(n, n, -1).swapaxes(0, 1).reshape(n, -1), "4 MiB")
 
 
-def pxn() -> None:
-    """An all-to-all whose messages are gathered on their way, of blocks in one tile and in several, against direct."""
+def gathered() -> None:
+    """All-to-alls whose messages are gathered on their way, of blocks in one tile and in several, against direct."""
     mesh = start()
     n = mesh.size
     for length in (1, 1000, 70001):
         a = rows(n, n * length, "float32", length)
-        for algorithm in ("pxn", "direct", None):
+        for algorithm in ("pxn", "multileader", "direct", None):
             run = over(mesh, lambda x, how=algorithm: jaxring.all_to_all(x, AXIS, 0, 0, tiled=True, algorithm=how))
             check(run(put(mesh, a)), a.reshape(n, n, -1).swapaxes(0, 1).reshape(n, -1), (length, algorithm))
-    assert {plan.algorithm for plan in jaxring.plans() if plan.collective == "all_to_all"} == {"pxn", "direct"}
+    ran = {plan.algorithm for plan in jaxring.plans() if plan.collective == "all_to_all"}
+    assert ran == {"pxn", "multileader", "direct"}, ran
 
 
 def crowd() -> None:

@@ -130,7 +130,7 @@ def test_a_batch_of_rows(mesh):
         ({"ids": np.zeros(32, np.int32)}, ValueError, r"must be \[tokens, k\]"),
         ({"capacity": 0}, ValueError, "capacity=0 must be 1 or more"),
         ({"capacity": 2, "rows": 3}, ValueError, "give rows or a capacity"),
-        ({"algorithm": "ring"}, ValueError, "use one of direct, pxn, deterministic"),
+        ({"algorithm": "ring"}, ValueError, "use one of direct, pxn, multileader, deterministic"),
         ({"weights": np.ones((32, 1), np.float32)}, ValueError, r"weights \(8, 1\) must be \(8, 2\)"),
         ({"answers": lambda tokens: tokens[:-1]}, ValueError, r"must begin with \(64,\)"),
     ],

@@ -16,6 +16,8 @@ import jaxring
 from benchmarks import turns
 from tests.moe.mixture import case, dense, program, sent_rows
 
+TWO_LEVELS = ("pxn", "multileader")
+
 
 def main() -> None:
     """Raises AssertionError where they differ."""
@@ -25,7 +27,7 @@ def main() -> None:
     sharding = NamedSharding(mesh, P("e"))
     operands = [jax.make_array_from_callback(v.shape, sharding, v.__getitem__) for v in one]
     found = {}
-    for algorithm in ("direct", "pxn"):
+    for algorithm in ("direct", *TWO_LEVELS):
         f = program(mesh, rows=32, algorithm=algorithm)
 
         def both(x, ids, weights, scale, f=f):
@@ -34,13 +36,14 @@ def main() -> None:
 
         y, back = jax.jit(both)(*operands)
         found[algorithm] = [np.asarray(shard.data) for leaf in (y, back) for shard in leaf.addressable_shards]
-    for got, want in zip(found["pxn"], found["direct"], strict=True):
-        np.testing.assert_array_equal(got, want)
+    for algorithm in TWO_LEVELS:
+        for got, want in zip(found[algorithm], found["direct"], strict=True):
+            np.testing.assert_array_equal(got, want, err_msg=algorithm)
     expected = dense(one, None)(one.x, one.weights, one.scale)
     for shard in y.addressable_shards:
         np.testing.assert_allclose(shard.data, expected[shard.index], rtol=1e-6, atol=1e-5)
     ran = {plan.algorithm for plan in jaxring.plans() if plan.collective == "ragged_all_to_all"}
-    assert ran == {"direct", "pxn"}, ran
+    assert ran == {"direct", *TWO_LEVELS}, ran
     arriving = sorted(sum(map(len, part)) for part in np.array_split(np.array(sent_rows(one, None), object), 4))
     assert arriving[-2] < arriving[-1]
     short = jax.jit(program(mesh, rows=arriving[-1] - 1))

@@ -10,7 +10,7 @@ import pytest
 
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
 from jaxring.plan.collectives import COLLECTIVES, Root
-from jaxring.plan.schedule import ScheduleError, Spec
+from jaxring.plan.schedule import Buffer, Chunk, Kind, Peer, ScheduleError, Spec
 from jaxring.plan.verify import verify
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_every_rank_count(algorithm: str, collective: str) -> None:
 
 def test_direct_serves_everything() -> None:
     assert set(DIRECT) == set(COLLECTIVES)
-    assert serving("all_to_all") == ["direct", "pxn", "deterministic"]
+    assert serving("all_to_all") == ["direct", "pxn", "multileader", "deterministic"]
 
 
 @pytest.mark.parametrize(("domains", "width"), [(16, 8), (4, 2)])
@@ -110,6 +110,40 @@ def test_pxn_sends_a_message_per_domain_and_none_across_rails(domains: int, widt
         (dataclasses.replace(schedule, group=1), "gathers"),
         (dataclasses.replace(schedule, lanes_fn=lambda rank: lanes[rank]), "spread"),
     ):
+        with pytest.raises(ScheduleError, match=said):
+            verify(broken)
+
+
+@pytest.mark.parametrize(("domains", "width"), [(9, 8), (4, 2), (2, 4)])
+def test_multileader_sends_a_message_per_pair_of_domains(domains: int, width: int) -> None:
+    n = domains * width
+    where = tuple(rank // width for rank in range(n))
+    schedule = build(Spec("all_to_all", n, "multileader", placement=where))
+    report = verify(schedule)
+    assert sum(report.messages) == domains * (domains - 1)
+    assert max(report.messages) - min(report.messages) <= 1
+    gathers = [step for rank in range(n) for step in schedule.lanes(rank)[0] if step.kind is Kind.GATHER]
+    assert sorted((where[step.recv[0].rank], where[step.send[0].rank]) for step in gathers) == [
+        (a, b) for a in range(domains) for b in range(domains) if a != b
+    ]
+    # What the verifier says of groups that do not fit.
+    first = schedule.lanes(0)[0]
+    at = next(number for number, step in enumerate(first) if step.kind is Kind.SPREAD)
+    assert first[at].send == tuple(Peer(rank, memory=True) for rank in range(1, width))
+    for number, change, said in (
+        (0, {"parts": 0}, "it gathers 0 chunks"),
+        (0, {"parts": width + 1}, f"it gathers {(width + 1) * width} chunks; the schedule declares {width * width}"),
+        (0, {"src": Chunk(Buffer.INPUT, n - 1)}, f"there are no {width} blocks from chunk {n - 1} on"),
+        (0, {"recv": first[0].recv[:-1]}, f"a message of {(width - 1) * width} chunks is spread into {width * width}"),
+        (at, {"parts": 0}, "a SPREAD takes one message apart"),
+        (at, {"parts": n + 1}, f"there are no {n + 1} blocks from chunk"),
+        (at, {"send": ()}, f"a message of {width * width} chunks is spread into {width} blocks"),
+        (at, {"send": (Peer(1),)}, "in the order of their ranks"),
+    ):
+        steps = [*first[:number], first[number]._replace(**change), *first[number + 1 :]]
+        broken = dataclasses.replace(
+            schedule, lanes_fn=lambda rank, steps=steps: [steps] if rank == 0 else schedule.lanes(rank)
+        )
         with pytest.raises(ScheduleError, match=said):
             verify(broken)
 
@@ -188,7 +222,7 @@ def test_two_trees_share_the_inner_work() -> None:
 @pytest.mark.sampled(5)
 def test_single_ranks_of_a_large_schedule(algorithm: str) -> None:
     n = 65536
-    collective = {"pxn": "all_to_all", "pat": "all_gather"}.get(algorithm, "all_reduce")
+    collective = {"pxn": "all_to_all", "multileader": "all_to_all", "pat": "all_gather"}.get(algorithm, "all_reduce")
     schedule = build(Spec(collective, n, algorithm, placement=tuple(r // 8 for r in range(n))))
     send, recv = schedule.message_peers(4711)
     assert 4711 not in send | recv

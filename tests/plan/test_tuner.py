@@ -110,8 +110,10 @@ def test_domains_of_several_ranks_compose() -> None:
     for nbytes in (256, 1 << 26):
         choice = choose("all_reduce", PAIRS, PAIRS, nbytes, "float32")
         assert choice.algorithm.startswith("hier_")
-    assert choose("all_to_all", PAIRS, PAIRS, 256, "float32").algorithm == "pxn"
-    assert choose("all_to_all", PAIRS, PAIRS, 256, "float32", unwanted=("pxn",)).algorithm == "direct"
+    small = functools.partial(choose, "all_to_all", PAIRS, PAIRS, 256, "float32")
+    assert small().algorithm == "multileader"
+    assert small(unwanted=("multileader",)).algorithm == "pxn"
+    assert small(unwanted=("pxn", "multileader")).algorithm == "direct"
     # Other ranks' memory is farther than one's own, and domains that are not alike have no rails.
     assert choose("all_to_all", PAIRS, PAIRS, 1 << 26, "float32").algorithm == "direct"
     assert choose("all_to_all", (0, 0, 1), (0, 0, 1), 256, "float32").algorithm == "direct"
@@ -209,7 +211,7 @@ def test_settings_restrict_the_choice_where_they_leave_one() -> None:
 
 
 def test_an_exclusion_is_a_filter_and_no_request() -> None:
-    for unwanted in ("pxn", "direct", "deterministic", "tree"):
+    for unwanted in ("pxn", "multileader", "direct", "deterministic", "tree"):
         # 2 processes of 2 ranks: what is left of the candidates is what was there before.
         pick = functools.partial(choose, "all_reduce", (0, 0, 1, 1), (0,) * 4, 1 << 20, "float32")
         choice = choose_among(pick, Selection(but=(unwanted,)))

@@ -43,7 +43,7 @@ def test_ranks_that_end_early_begin_the_next_one():
 
 
 def test_ranks_that_share_memory_begin_together():
-    for collective, algorithm in (("all_reduce", "hier_ring"), ("all_to_all", "pxn")):
+    for collective, algorithm in (("all_reduce", "hier_ring"), ("all_to_all", "pxn"), ("all_to_all", "multileader")):
         cluster = dataclasses.replace(load("hgx-h100"), ranks=2, domain=2, ports=2)
         once, many = (simulate(cluster, 2, collective, 1 << 16, algorithm, times=times) for times in (1, 6))
         assert many.time_us == pytest.approx(once.time_us, rel=0.1)

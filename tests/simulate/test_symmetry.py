@@ -27,6 +27,7 @@ SMALL = dataclasses.replace(load("hgx-h100"), ranks=4, ports=4, domain=4, channe
         ("reduce_scatter", "pat"),
         ("reduce_scatter", "hier_direct"),
         ("all_to_all", "pxn"),
+        ("all_to_all", "multileader"),
         ("all_to_all", "direct"),
     ],
 )

@@ -1,6 +1,6 @@
-// Steps whose message holds several chunks, for PXN: they gather the chunks of a memory domain's ranks into one
-// message, and spread a message over blocks of the output. The chunks of a ragged collective differ in length. A
-// message without a byte is not sent, and its receiver, which knows the lengths, does not wait for it.
+// Steps whose message holds several chunks, for all-to-alls: they gather chunks of a memory domain's ranks into one
+// message, and spread a message over blocks of the outputs of such ranks. The chunks of a ragged collective differ in
+// length. A message without a byte is not sent, and its receiver, which knows the lengths, does not wait for it.
 #include <cstring>
 
 #include "engine/operation/interpreter.h"
@@ -11,13 +11,15 @@ namespace jaxring {
 bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step) {
   const Plan& plan = op.plan();
   const RankTable& table = plan.group.locals[lane.local];
-  auto part = [&](uint32_t i) {
-    const int rank = Peer::rank(table.peers[step.recv_begin + i]);
+  const uint32_t parts = step.recv_count * static_cast<uint32_t>(step.dst_chunk);
+  auto part = [&](uint32_t k) {
+    const int rank = Peer::rank(table.peers[step.recv_begin + k % step.recv_count]);
     const uint32_t local = static_cast<uint32_t>(plan.group.local_of_rank[rank]);
-    return op.Tile(local, Buffer::kInput, step.src_chunk, lane.tile);
+    const int32_t block = static_cast<int32_t>(k / step.recv_count);
+    return op.Tile(local, Buffer::kInput, step.src_chunk + block * plan.shape.pieces, lane.tile);
   };
   size_t bytes = 0;
-  for (uint32_t i = 0; i < step.recv_count; ++i) bytes += part(i).elements * plan.data.element_bytes;
+  for (uint32_t k = 0; k < parts; ++k) bytes += part(k).elements * plan.data.element_bytes;
   if (bytes == 0) return true;
   RingSender* ring;
   uint64_t position;
@@ -28,8 +30,8 @@ bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step) {
   }
   if (!Reserve(op, lane, step.send_begin, &ring, &position)) return false;
   char* to = ring->payload(position);
-  for (uint32_t i = 0; i < step.recv_count; ++i) {
-    const Operation::Span from = part(i);
+  for (uint32_t k = 0; k < parts; ++k) {
+    const Operation::Span from = part(k);
     const size_t length = from.elements * plan.data.element_bytes;
     if (length != 0) std::memcpy(to, from.data, length);
     to += length;
@@ -41,12 +43,21 @@ bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step) {
 bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step) {
   const Plan& plan = op.plan();
   const RankTable& table = plan.group.locals[lane.local];
-  const int32_t parts = step.src_chunk;
-  auto part = [&](int32_t k) {
-    return op.Tile(lane.local, Buffer::kOutput, step.dst_chunk + k * plan.shape.pieces, lane.tile);
+  const uint32_t blocks = static_cast<uint32_t>(step.src_chunk), parts = (1 + step.send_count) * blocks;
+  uint32_t before = 0;  // memory peers of lower rank than this one
+  while (before < step.send_count && Peer::rank(table.peers[step.send_begin + before]) < table.rank) ++before;
+  auto local_of = [&](uint32_t k) {
+    const uint32_t member = k / blocks;
+    if (member == before) return lane.local;
+    const int rank = Peer::rank(table.peers[step.send_begin + member - (member > before)]);
+    return static_cast<uint32_t>(plan.group.local_of_rank[rank]);
+  };
+  auto part = [&](uint32_t k) {
+    const int32_t block = static_cast<int32_t>(k % blocks);
+    return op.Tile(local_of(k), Buffer::kOutput, step.dst_chunk + block * plan.shape.pieces, lane.tile);
   };
   size_t bytes = 0;
-  for (int32_t k = 0; k < parts; ++k) bytes += part(k).elements * plan.data.element_bytes;
+  for (uint32_t k = 0; k < parts; ++k) bytes += part(k).elements * plan.data.element_bytes;
   if (bytes == 0) return true;
   Claim claim;
   if (!Receive(op, lane, step.recv_begin, &claim)) return false;
@@ -55,11 +66,11 @@ bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step) {
     return false;
   }
   const char* from = claim.data;
-  for (int32_t k = 0; k < parts; ++k) {
+  for (uint32_t k = 0; k < parts; ++k) {
     const Operation::Span to = part(k);
     const size_t length = to.elements * plan.data.element_bytes;
     if (length == 0) continue;
-    if (op.participant(lane.local).pages != Pages::kPresent) PopulatePages(to.data, length);
+    if (op.participant(local_of(k)).pages != Pages::kPresent) PopulatePages(to.data, length);
     std::memcpy(to.data, from, length);
     from += length;
   }

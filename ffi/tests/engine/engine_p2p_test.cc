@@ -1,4 +1,5 @@
 // Sends and receives that are matched by key and sequence number, and all_to_all with ragged blocks.
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <vector>
@@ -81,7 +82,7 @@ void CheckRagged(const std::string& algorithm, const std::string& where, Wire wi
   Job job(schedule.processes(), wire);
   Settings settings;
   settings.protocol = protocol;
-  settings.tile = 16;
+  settings.tile = std::min(16, 64 / schedule.group);
   Call call(&job, schedule, settings);
   for (uint64_t seed = 0; seed < 12; ++seed) {
     std::vector<std::vector<int32_t>> in(n), out(n), want(n);
@@ -136,7 +137,9 @@ CASE("ragged all-to-all") {
     for (Wire wire : {Wire::kShared, Wire::kTcp}) {
       for (const char* where : {"2x2", "4x1", "2+1+2", "2x4"}) CheckRagged("direct", where, wire, protocol);
       // Gathered messages whose parts differ in length, and have no byte or some tiles only.
-      for (const char* where : {"2x2", "2x4"}) CheckRagged("pxn", where, wire, protocol);
+      for (const char* algorithm : {"pxn", "multileader"}) {
+        for (const char* where : {"2x2", "2x4", "3x2"}) CheckRagged(algorithm, where, wire, protocol);
+      }
     }
   }
   CheckRagged("direct", "1x4", Wire::kShared, Protocol::kMemory);

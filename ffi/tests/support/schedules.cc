@@ -15,7 +15,7 @@ class ScheduleReader {
 
   // The file's two lists.
   std::array<std::vector<Schedule>, 2> All() {
-    CHECK(Text(8) == "JRSCHED2");
+    CHECK(Text(8) == "JRSCHED3");
     std::array<std::vector<Schedule>, 2> all;
     for (auto& list : all) {
       list.resize(Number());
@@ -49,13 +49,14 @@ class ScheduleReader {
     std::string half = Text(Number());
     s->half = half == "send" ? Half::kSend : half == "recv" ? Half::kRecv : Half::kBoth;
     auto shape = List<int32_t>();
-    CHECK_EQ(shape.size(), 6u);
+    CHECK_EQ(shape.size(), 7u);
     s->root = shape[0];
     s->in_blocks = shape[1];
     s->out_blocks = shape[2];
     s->pieces = shape[3];
     s->nlanes = shape[4];
     s->scratch_chunks = shape[5];
+    s->group = shape[6];
     s->placement = List<int32_t>();
     s->perm = List<int32_t>();
     for (int rank = 0; rank < s->ranks(); ++rank) {

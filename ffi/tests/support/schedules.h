@@ -14,6 +14,7 @@ struct Schedule {
   std::string name, collective;
   Half half = Half::kBoth;
   int root = 0, in_blocks = 1, out_blocks = 1, pieces = 1, nlanes = 1, scratch_chunks = 0;
+  int group = 1;                   // chunks of the longest message
   std::vector<int32_t> placement;  // each rank's process
   std::vector<int32_t> perm;       // source, target, source, ...
   std::vector<RankTable> tables;

@@ -187,7 +187,7 @@ ALGORITHMS = (
         DIRECT,
         name="deterministic",
         summary="direct, with the promise to fold in rank order",
-        preference=9,
+        preference=10,
         unasked=frozenset(),  # the tuner chooses `direct` itself
     ),
     dataclasses.replace(
@@ -195,7 +195,7 @@ ALGORITHMS = (
         name="reproducible",
         summary="direct, with sums that are exact and rounded once",
         collectives=frozenset(name for name in _LANES if COLLECTIVES[name].reduces),
-        preference=10,
+        preference=11,
         exact=True,
         engines=frozenset({"CPU"}),
         unasked=frozenset(),

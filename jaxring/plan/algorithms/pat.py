@@ -130,7 +130,7 @@ ALGORITHMS = (
         collectives=frozenset(_CHUNKS),
         build=build,
         shape=shape,
-        preference=10,
+        preference=12,
         # On GPUs it was not measured.
         unasked=frozenset({"CPU"}),
         differs=differs,

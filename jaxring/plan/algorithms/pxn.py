@@ -40,7 +40,8 @@ def build(spec: Spec) -> Schedule:
         steps = []
         for s in range(1, domains.count):
             target = domains.members[(domain + s) % domains.count][rail]
-            steps.append(Step(Kind.GATHER, inp(target * spec.channels + piece), recv=sources, send=(Peer(target),)))
+            chunk = inp(target * spec.channels + piece)
+            steps.append(Step(Kind.GATHER, chunk, recv=sources, send=(Peer(target),), parts=1))
         # Local copies fill the time until the first messages arrive.
         steps += [read(rank, m, rank * spec.channels + piece, m * spec.channels + piece) for m in members]
         for s in range(1, domains.count):

@@ -31,10 +31,8 @@ Settings Choose(VirtualTime& time, const Schedule& schedule) {
   Settings settings;
   settings.dtype = kDtypes[time.Random(kDtypes.size())];
   settings.op = time.Chance(70) ? ReduceOp::kSum : ReduceOp::kMax;
-  settings.tile = 48;
+  settings.tile = 48 / static_cast<uint64_t>(schedule.group);
   settings.protocol = !schedule.messages() ? Protocol::kMemory : time.Chance(50) ? Protocol::kLL : Protocol::kSimple;
-  // A gathered message holds a tile of each rank of a memory domain.
-  if (schedule.name.find(" pxn ") != std::string::npos) settings.tile = 12;
   const uint64_t longest = time.Chance(60) ? 40 : time.Chance(75) ? 200 : 700;
   settings.block = 1 + time.Random(longest);
   return settings;

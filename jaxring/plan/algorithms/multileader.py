@@ -1,0 +1,75 @@
+"""Multi-leader: an all-to-all that sends one message from each memory domain to each other one.
+
+Ranks of one domain address each other's memory. All blocks that a domain's ranks have for those of another domain leave
+as one message. One rank of the domain, the leader for this pair of domains, gathers it, and one of the other domain
+spreads it over the results of all its ranks; the pairs are dealt to the ranks in turn. With domains of w ranks these
+are a w-th of PXN's messages, and a w*w-th of direct's. This pays where messages are small, and where a domain's ranks
+share one way out. All domains must have the same number of ranks, and these must be consecutive. Source: K. Kandalla et
+al., "Designing multi-leader-based Allgather algorithms for multi-core clusters", 2009, from all-gathers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxring.plan import cost
+from jaxring.plan.algorithms import direct
+from jaxring.plan.algorithms.common import Domains, inp, others, out, read
+from jaxring.plan.algorithms.pxn import differs, regular
+from jaxring.plan.algorithms.record import Algorithm
+from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
+
+
+def build(spec: Spec) -> Schedule:
+    """One lane per channel. Where domains are not alike, or have one rank each, or there is but one: direct."""
+    width = regular(spec.placement)
+    if width in (0, 1, spec.nranks):
+        return direct.build(spec)
+    domains = Domains.of(spec)
+
+    def lane(rank: int, piece: int) -> list[Step]:
+        domain, index = domains.domain_of[rank], rank % width
+        members = domains.members[domain]
+        mine = [s for s in range(1, domains.count) if (s - 1 + piece) % width == index]
+        sources = tuple(Peer(member, memory=member != rank) for member in members)
+        steps = []
+        for s in mine:
+            target = domains.members[(domain + s) % domains.count]
+            first = inp(target[0] * spec.channels + piece)
+            steps.append(Step(Kind.GATHER, first, recv=sources, send=(Peer(target[index]),), parts=width))
+        # Local copies fill the time until the first messages arrive.
+        steps += [read(rank, m, rank * spec.channels + piece, m * spec.channels + piece) for m in members]
+        for s in mine:
+            origin = domains.members[(domain - s) % domains.count]
+            into = out(origin[0] * spec.channels + piece)
+            steps.append(Step(Kind.SPREAD, None, into, (Peer(origin[index]),), others(rank, members), parts=width))
+        return steps
+
+    def lanes(rank: int) -> list[list[Step]]:
+        return [lane(rank, piece) for piece in range(spec.channels)]
+
+    return Schedule(spec, spec.channels, spec.channels, 0, lanes, width * width)
+
+
+def shape(call: cost.Call) -> cost.Shape:
+    """PXN with fewer messages, of which each rank reads and writes most for other ranks."""
+    known = direct.shape(call)
+    width = call.topology.width
+    messages = -(-(call.topology.domains - 1) // width)
+    return dataclasses.replace(known, messages=messages, memory_bytes=6 * call.total if width > 1 else 0)
+
+
+ALGORITHMS = (
+    Algorithm(
+        name="multileader",
+        summary="a message per pair of domains, gathered and spread by memory",
+        collectives=frozenset({"all_to_all"}),
+        build=build,
+        shape=shape,
+        preference=9,
+        memory=True,
+        engines=frozenset({"CPU"}),
+        unasked=frozenset({"CPU"}),
+        differs=differs,
+    ),
+)
