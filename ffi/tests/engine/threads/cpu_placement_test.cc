@@ -116,6 +116,8 @@ CASE("what is sent first") {
   CHECK(first("all_reduce oneshot 4x1 x1", 40));
   CHECK(!first("all_reduce oneshot 4x1 x1", 4000));  // tile after tile
   CHECK(first("all_gather direct 4x1 x1", 40));
+  // What a rank gathers of its own is no message.
+  for (const char* name : {"all_to_all pxn 3x2 x1", "all_to_all multileader 3x2 x1"}) CHECK(first(name, 40));
   for (const char* name : {"all_reduce direct 4x1 x1", "all_reduce ring 4x1 x1", "all_gather ring 4x1 x1"}) {
     CHECK(!first(name, 40));
   }
