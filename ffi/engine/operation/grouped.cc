@@ -1,10 +1,9 @@
 // Steps whose message holds several chunks, for all-to-alls: they gather chunks of a memory domain's ranks into one
 // message, and spread a message over blocks of the outputs of such ranks. The chunks of a ragged collective differ in
 // length. A message without a byte is not sent, and its receiver, which knows the lengths, does not wait for it.
-#include <cstring>
-
 #include "engine/operation/interpreter.h"
 #include "engine/operation/pages.h"
+#include "reduce/copy.h"
 
 namespace jaxring {
 
@@ -29,13 +28,18 @@ bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step) {
     return false;
   }
   if (!Reserve(op, lane, step.send_begin, &ring, &position)) return false;
+  StoreChoice* stores = bytes < StoreChoice::kLeastBytes ? nullptr : &ring->stores();
+  const Clock::time_point begin = stores != nullptr ? Clock::now() : Clock::time_point();
+  const bool stream = stores != nullptr && stores->Streams(begin);
   char* to = ring->payload(position);
   for (uint32_t k = 0; k < parts; ++k) {
     const Operation::Span from = part(k);
     const size_t length = from.elements * plan.data.element_bytes;
-    if (length != 0) std::memcpy(to, from.data, length);
+    if (length != 0) CopyBlock(to, from.data, length, stream);
     to += length;
   }
+  if (stream) StreamFence();
+  if (stores != nullptr) stores->Wrote(stream, 2 * bytes, Clock::now() - begin);
   Publish(op, lane, step.send_begin, *ring, position, bytes);
   return true;
 }
@@ -52,10 +56,8 @@ bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step) {
     const int rank = Peer::rank(table.peers[step.send_begin + member - (member > before)]);
     return static_cast<uint32_t>(plan.group.local_of_rank[rank]);
   };
-  auto part = [&](uint32_t k) {
-    const int32_t block = static_cast<int32_t>(k % blocks);
-    return op.Tile(local_of(k), Buffer::kOutput, step.dst_chunk + block * plan.shape.pieces, lane.tile);
-  };
+  auto chunk = [&](uint32_t k) { return step.dst_chunk + static_cast<int32_t>(k % blocks) * plan.shape.pieces; };
+  auto part = [&](uint32_t k) { return op.Tile(local_of(k), Buffer::kOutput, chunk(k), lane.tile); };
   size_t bytes = 0;
   for (uint32_t k = 0; k < parts; ++k) bytes += part(k).elements * plan.data.element_bytes;
   if (bytes == 0) return true;
@@ -65,15 +67,17 @@ bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step) {
     Return(claim);
     return false;
   }
+  const bool stream = plan.out_bytes() >= kStreamBytes;
   const char* from = claim.data;
   for (uint32_t k = 0; k < parts; ++k) {
-    const Operation::Span to = part(k);
-    const size_t length = to.elements * plan.data.element_bytes;
+    const size_t length = part(k).elements * plan.data.element_bytes;
     if (length == 0) continue;
-    if (op.participant(local_of(k)).pages != Pages::kPresent) PopulatePages(to.data, length);
-    std::memcpy(to.data, from, length);
+    const Destination to = Result(op, local_of(k), chunk(k), lane.tile, stream);
+    if (to.fresh) PopulatePages(to.data, length);
+    CopyBlock(to.data, from, length, to.stream);
     from += length;
   }
+  if (stream) StreamFence();
   ++lane.flows[claim.flow].received;
   if (claim.ring != nullptr) claim.ring->Release(claim.position);
   return true;

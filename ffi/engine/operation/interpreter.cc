@@ -7,22 +7,6 @@
 #include "engine/operation/combine.h"
 
 namespace jaxring {
-namespace {
-
-// Operations with results of this size or more write them with non-temporal stores. The memory of an older result is
-// not in the caches any more, and ordinary stores would read it into them first. Measured with 2 to 8 ranks on 2 cores,
-// at 2 and 4 MiB: 1.0 to 2.4 times as fast, and 0.9 to 1.6 times if the program reads the result at once.
-constexpr uint64_t kStreamBytes = 2u << 20;
-
-// A tile of a result in memory. Fresh small pages have just been cleared in the caches, so non-temporal stores to them
-// would only be slower.
-Destination Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, bool stream) {
-  const Pages pages = op.participant(local).pages;
-  return {op.Tile(local, Buffer::kOutput, chunk, tile).data, false, stream && pages != Pages::kFresh,
-          pages != Pages::kPresent};
-}
-
-}  // namespace
 
 bool Interpreter::Enlarge(Operation& op, const Lane& lane, std::vector<char>* memory, size_t bytes, const char* what) {
   try {
@@ -34,6 +18,12 @@ bool Interpreter::Enlarge(Operation& op, const Lane& lane, std::vector<char>* me
                               " has no memory for " + std::to_string(bytes) + " bytes " + what + ". " + kMemoryHint));
     return false;
   }
+}
+
+Destination Interpreter::Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, bool stream) {
+  const Pages pages = op.participant(local).pages;
+  return {op.Tile(local, Buffer::kOutput, chunk, tile).data, false, stream && pages != Pages::kFresh,
+          pages != Pages::kPresent};
 }
 
 struct Interpreter::Workspace {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/operation/combine.h"
 #include "engine/operation/operation.h"
 #include "network/unexpected_messages.h"
 #include "transport/core/links.h"
@@ -35,6 +36,14 @@ class Interpreter {
     uint32_t flow = 0;
   };
   struct Workspace;
+
+  // Operations with results of this size or more write them with non-temporal stores. The memory of an older result is
+  // not in the caches any more, and ordinary stores would read it into them first. Measured with 2 to 8 ranks on 2
+  // cores, at 2 and 4 MiB: 1.0 to 2.4 times as fast, and 0.9 to 1.6 times if the program reads the result at once.
+  static constexpr uint64_t kStreamBytes = 2u << 20;
+  // A tile of a result in memory. Fresh small pages have just been cleared in the caches, so non-temporal stores to
+  // them would only be slower.
+  static Destination Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, bool stream);
 
   [[gnu::hot]] bool TryStep(Operation& op, Lane& lane, const Step& step);
   [[gnu::hot]] bool Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends);

@@ -15,7 +15,7 @@ import dataclasses
 from jaxring.plan import cost
 from jaxring.plan.algorithms import direct
 from jaxring.plan.algorithms.common import Domains, inp, others, out, read
-from jaxring.plan.algorithms.pxn import differs, regular
+from jaxring.plan.algorithms.pxn import differs, regular, shared_bytes
 from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 
@@ -52,11 +52,11 @@ def build(spec: Spec) -> Schedule:
 
 
 def shape(call: cost.Call) -> cost.Shape:
-    """PXN with fewer messages, of which each rank reads and writes most for other ranks."""
-    known = direct.shape(call)
-    width = call.topology.width
-    messages = -(-(call.topology.domains - 1) // width)
-    return dataclasses.replace(known, messages=messages, memory_bytes=6 * call.total if width > 1 else 0)
+    """PXN with fewer messages. A rank that is the leader of more pairs copies more than the others."""
+    others, width = call.topology.domains - 1, call.topology.width
+    messages = -(-others // width)
+    copied = shared_bytes(call) * messages * width // others
+    return dataclasses.replace(direct.shape(call), messages=messages, memory_bytes=copied)
 
 
 ALGORITHMS = (

@@ -58,8 +58,15 @@ def build(spec: Spec) -> Schedule:
 
 def shape(call: cost.Call) -> cost.Shape:
     """Direct with fewer messages, of which each rank reads all but its own share in other ranks' memory."""
-    shared = 4 * call.total if call.topology.width > 1 else 0
-    return dataclasses.replace(direct.shape(call), messages=call.topology.domains - 1, memory_bytes=shared)
+    return dataclasses.replace(direct.shape(call), messages=call.topology.domains - 1, memory_bytes=shared_bytes(call))
+
+
+def shared_bytes(call: cost.Call) -> int:
+    """Bytes that a rank copies where messages are gathered: an eighth more than by direct, of its own memory alone.
+
+    Measured between four hosts, and between four processes of a host, of two ranks each, from 16 KiB to 16 MiB.
+    """
+    return 2 * call.total * 9 // 8 if call.topology.width > 1 else 0
 
 
 def differs(placement: tuple[int, ...]) -> bool:
