@@ -148,6 +148,15 @@ def test_multileader_sends_a_message_per_pair_of_domains(domains: int, width: in
             verify(broken)
 
 
+def test_multileader_is_direct_where_its_messages_would_have_too_many_chunks() -> None:
+    for width, group in ((11, 121), (12, 1)):
+        where = tuple(rank // width for rank in range(2 * width))
+        schedule = build(Spec("all_to_all", 2 * width, "multileader", placement=where))
+        assert schedule.group == group
+        assert ALGORITHMS["multileader"].differs(where) == (group > 1)
+        verify(schedule)
+
+
 @pytest.mark.parametrize("algorithm", ["direct", "deterministic", "reproducible"])
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "reduce"])
 def test_direct_folds_in_rank_order_for_any_placement(algorithm: str, collective: str) -> None:

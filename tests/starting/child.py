@@ -225,7 +225,9 @@ def _forget() -> None:
     numbers = sys.modules.get("numpy.random")
     if numbers is not None:
         numbers.seed()
-    _kept["space"] = mmap.mmap(-1, random.randrange(1, 4096) * mmap.PAGESIZE, prot=0)
+    # Up to 4 GiB of addresses, so that two processes with as many are rare; without access they are no memory.
+    pages, flags = random.randrange(1, 1 << 20), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    _kept["space"] = mmap.mmap(-1, pages * mmap.PAGESIZE, flags=flags, prot=0)
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
 

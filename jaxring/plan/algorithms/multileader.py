@@ -4,26 +4,35 @@ Ranks of one domain address each other's memory. All blocks that a domain's rank
 as one message. One rank of the domain, the leader for this pair of domains, gathers it, and one of the other domain
 spreads it over the results of all its ranks; the pairs are dealt to the ranks in turn. With domains of w ranks these
 are a w-th of PXN's messages, and a w*w-th of direct's. This pays where messages are small, and where a domain's ranks
-share one way out. All domains must have the same number of ranks, and these must be consecutive. Source: K. Kandalla et
-al., "Designing multi-leader-based Allgather algorithms for multi-core clusters", 2009, from all-gathers.
+share one way out. All domains must have the same number of ranks, 11 at most, and these must be consecutive. Source: K.
+Kandalla et al., "Designing multi-leader-based Allgather algorithms for multi-core clusters", 2009, from all-gathers.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from jaxring.plan import cost
 from jaxring.plan.algorithms import direct
 from jaxring.plan.algorithms.common import Domains, inp, others, out, read
-from jaxring.plan.algorithms.pxn import differs, regular, shared_bytes
+from jaxring.plan.algorithms.pxn import regular, shared_bytes
 from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 
+# Chunks of a message, so that an element of each, 16 bytes at most, fits in half of the smallest slot.
+_MOST_CHUNKS = 128
+
+
+def differs(placement: tuple[int, ...]) -> bool:
+    """Whether domains are alike and have several ranks, but not too many; otherwise it is direct."""
+    return 1 < regular(placement) <= math.isqrt(_MOST_CHUNKS)
+
 
 def build(spec: Spec) -> Schedule:
-    """One lane per channel. Where domains are not alike, or have one rank each, or there is but one: direct."""
+    """One lane per channel. Where it does not differ from direct, or there is one domain: direct."""
     width = regular(spec.placement)
-    if width in (0, 1, spec.nranks):
+    if not differs(spec.placement) or width == spec.nranks:
         return direct.build(spec)
     domains = Domains.of(spec)
 
