@@ -117,8 +117,7 @@ def all_to_all(
         axis_index_groups: Lists of ranks of the axis, all of one length, as in `jax.lax`: each list is a collective of
             its own, and ranks count within it. None: all ranks are one group.
         algorithm: "direct", "pxn", "multileader" or "deterministic", or the name of one of your own
-            (`jaxring.register_algorithm`).
-            None lets the tuner choose.
+            (`jaxring.register_algorithm`). None lets the tuner choose.
         protocol: "ll", "simple", "memory" or, for GPUs alone, "ll128". None lets the tuner choose.
         timeout: Seconds until every rank raises `jax.errors.JaxRuntimeError`. None: JAXRING_TIMEOUT.
         compress: The format in which values are sent: "int8", "fp8_e4m3", "bf16" or "int4", in blocks of 128 elements,

@@ -28,7 +28,7 @@ from jaxring.cli import _parser  # noqa: E402
 from jaxring.plan import dtypes  # noqa: E402
 from jaxring.plan.algorithms import ALGORITHMS, build, serving  # noqa: E402
 from jaxring.plan.collectives import COLLECTIVES, Arguments, Collective, Folded, Moved, Root  # noqa: E402
-from jaxring.plan.schedule import Buffer, Kind, Schedule, ScheduleError, Spec, Step  # noqa: E402
+from jaxring.plan.schedule import Buffer, Schedule, ScheduleError, Spec, Step  # noqa: E402
 from jaxring.tracing.unchecked import Unchecked  # noqa: E402
 from jaxring.tracing.wire_dtypes import SENT_AS  # noqa: E402
 from tools.markdown_lines import wrapped  # noqa: E402
@@ -188,7 +188,7 @@ def cost(schedule: Schedule) -> tuple[int, float]:
             for peer in step.send:
                 if not peer.memory:
                     ways.setdefault((rank, peer.rank, index), deque()).append(value + 1)
-                    sent[rank] += len(step.recv) * step.parts if step.kind is Kind.GATHER else 1
+                    sent[rank] += step.message_chunks
                     deepest = max(deepest, value + 1)
             at += 1
         idle = 0 if at > began else idle + 1

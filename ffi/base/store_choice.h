@@ -76,4 +76,25 @@ class StoreChoice {
   std::atomic<Clock::time_point> next_ = Clock::time_point();
 };
 
+// One write, of so many bytes, whose kind a `StoreChoice` chooses by timing it. Without a choice, or if it is short, it
+// is an ordinary one.
+class ChosenWrite {
+ public:
+  ChosenWrite(StoreChoice* stores, uint64_t bytes)
+      : stores_(bytes < StoreChoice::kLeastBytes ? nullptr : stores),
+        begin_(stores_ == nullptr ? Clock::time_point() : Clock::now()),
+        streams_(stores_ != nullptr && stores_->Streams(begin_)) {}
+  bool chosen() const { return stores_ != nullptr; }
+  bool streams() const { return streams_; }
+  // Tells that it has ended. `bytes`: as of StoreChoice::Wrote.
+  void End(uint64_t bytes) {
+    if (stores_ != nullptr) stores_->Wrote(streams_, bytes, Clock::now() - begin_);
+  }
+
+ private:
+  StoreChoice* const stores_;
+  const Clock::time_point begin_;
+  const bool streams_;
+};
+
 }  // namespace jaxring

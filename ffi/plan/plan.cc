@@ -66,6 +66,7 @@ void Plan::Seal() {
   };
   sends_first = shape.tiles == 1;
   for (RankTable& table : group.locals) {
+    // A rank's own entry is a chunk of its own, or a message of a plan that only sends or only receives.
     auto any_message = [&table](uint32_t begin, uint32_t count) {
       const auto first = table.peers.begin() + begin;
       return std::any_of(first, first + count,

@@ -115,6 +115,11 @@ class Step(NamedTuple):
     flags: Flag = Flag.NONE
     parts: int = 0
 
+    @property
+    def message_chunks(self) -> int:
+        """Chunks of a message that it sends."""
+        return len(self.recv) * self.parts if self.kind is Kind.GATHER else 1
+
 
 Lane = tuple[Step, ...]
 LanesFn = Callable[[int], Sequence[Sequence[Step]]]

@@ -77,9 +77,8 @@ def _counts(lanes: tuple[Lane, ...], rank: int) -> tuple[int, int]:
         for step in lane:
             messages = sum(not p.memory for p in step.send)
             sent += messages
-            chunks = max(1, step.parts)
-            message = chunks * len(step.recv) if step.kind == Kind.GATHER else 1
-            moved += messages * message + chunks * sum(map(foreign, (*step.send, *step.recv)))
+            by_memory = sum(map(foreign, (*step.send, *step.recv)))
+            moved += messages * step.message_chunks + max(1, step.parts) * by_memory
     return sent, moved
 
 

@@ -191,9 +191,10 @@ class Compiler:
         elif op.gather:
             if not src or src.buffer != Buffer.INPUT or dst or len(step.send) != 1 or step.send[0].memory:
                 raise ScheduleError("a GATHER reads chunks of the input of ranks of its domain and sends one message")
-            chunks = len(step.recv) * step.parts
-            if not 0 < chunks <= self.schedule.group:
-                raise ScheduleError(f"it gathers {chunks} chunks; the schedule declares {self.schedule.group}")
+            if not 0 < step.message_chunks <= self.schedule.group:
+                raise ScheduleError(
+                    f"it gathers {step.message_chunks} chunks; the schedule declares {self.schedule.group}"
+                )
             if src.index + (step.parts - 1) * self.pieces >= self.in_chunks:
                 raise ScheduleError(f"there are no {step.parts} blocks from chunk {src.index} on")
         elif op.spread:

@@ -28,18 +28,16 @@ bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step) {
     return false;
   }
   if (!Reserve(op, lane, step.send_begin, &ring, &position)) return false;
-  StoreChoice* stores = bytes < StoreChoice::kLeastBytes ? nullptr : &ring->stores();
-  const Clock::time_point begin = stores != nullptr ? Clock::now() : Clock::time_point();
-  const bool stream = stores != nullptr && stores->Streams(begin);
+  ChosenWrite write(&ring->stores(), bytes);
   char* to = ring->payload(position);
   for (uint32_t k = 0; k < parts; ++k) {
     const Operation::Span from = part(k);
     const size_t length = from.elements * plan.data.element_bytes;
-    if (length != 0) CopyBlock(to, from.data, length, stream);
+    if (length != 0) CopyBlock(to, from.data, length, write.streams());
     to += length;
   }
-  if (stream) StreamFence();
-  if (stores != nullptr) stores->Wrote(stream, 2 * bytes, Clock::now() - begin);
+  if (write.streams()) StreamFence();
+  write.End(2 * bytes);
   Publish(op, lane, step.send_begin, *ring, position, bytes);
   return true;
 }
@@ -56,8 +54,10 @@ bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step) {
     const int rank = Peer::rank(table.peers[step.send_begin + member - (member > before)]);
     return static_cast<uint32_t>(plan.group.local_of_rank[rank]);
   };
-  auto chunk = [&](uint32_t k) { return step.dst_chunk + static_cast<int32_t>(k % blocks) * plan.shape.pieces; };
-  auto part = [&](uint32_t k) { return op.Tile(local_of(k), Buffer::kOutput, chunk(k), lane.tile); };
+  auto part = [&](uint32_t k) {
+    const int32_t block = static_cast<int32_t>(k % blocks);
+    return op.Tile(local_of(k), Buffer::kOutput, step.dst_chunk + block * plan.shape.pieces, lane.tile);
+  };
   size_t bytes = 0;
   for (uint32_t k = 0; k < parts; ++k) bytes += part(k).elements * plan.data.element_bytes;
   if (bytes == 0) return true;
@@ -70,9 +70,10 @@ bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step) {
   const bool stream = plan.out_bytes() >= kStreamBytes;
   const char* from = claim.data;
   for (uint32_t k = 0; k < parts; ++k) {
-    const size_t length = part(k).elements * plan.data.element_bytes;
+    const Operation::Span into = part(k);
+    const size_t length = into.elements * plan.data.element_bytes;
     if (length == 0) continue;
-    const Destination to = Result(op, local_of(k), chunk(k), lane.tile, stream);
+    const Destination to = Result(op.participant(local_of(k)), into, stream);
     if (to.fresh) PopulatePages(to.data, length);
     CopyBlock(to.data, from, length, to.stream);
     from += length;

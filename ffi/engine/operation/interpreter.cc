@@ -20,10 +20,9 @@ bool Interpreter::Enlarge(Operation& op, const Lane& lane, std::vector<char>* me
   }
 }
 
-Destination Interpreter::Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, bool stream) {
-  const Pages pages = op.participant(local).pages;
-  return {op.Tile(local, Buffer::kOutput, chunk, tile).data, false, stream && pages != Pages::kFresh,
-          pages != Pages::kPresent};
+Destination Interpreter::Result(const Participant& participant, Operation::Span tile, bool stream) {
+  const Pages pages = participant.pages;
+  return {tile.data, false, stream && pages != Pages::kFresh, pages != Pages::kPresent};
 }
 
 struct Interpreter::Workspace {
@@ -77,7 +76,8 @@ bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
   }
   if (elements == 0) return true;
   if (step.flags & StepFlag::kZero) {
-    const Destination zeros = Result(op, lane.local, step.dst_chunk, lane.tile, false);
+    const Operation::Span tile = op.Tile(lane.local, dst, step.dst_chunk, lane.tile);
+    const Destination zeros = Result(op.participant(lane.local), tile, false);
     if (zeros.fresh) PopulatePages(zeros.data, elements * plan.result_bytes());
     std::memset(zeros.data, 0, elements * plan.result_bytes());
     return true;
@@ -147,10 +147,13 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   const bool in_shared_block = message_sends > 1 && TakeSharedBlock(op, lane, step, message_sends);
   // Ordinary stores if several messages are copied from the value, since it is read again at once.
   const bool stream = (message_sends <= 1 || in_shared_block) && plan.out_bytes() >= kStreamBytes;
+  auto result_of = [&](uint32_t local) {
+    return Result(op.participant(local), op.Tile(local, Buffer::kOutput, step.dst_chunk, lane.tile), stream);
+  };
   if (dst == Buffer::kScratch) {
     work.destinations.push_back({lane.scratch.data() + step.dst_chunk * scratch_stride, true});
   } else if (dst != Buffer::kNone) {
-    work.destinations.push_back(Result(op, lane.local, step.dst_chunk, lane.tile, stream));
+    work.destinations.push_back(result_of(lane.local));
   }
   // The value of several messages is computed in a shared block, in the local destination, or in the lane's staging
   // memory if the destination has another element type. They are sent from there.
@@ -172,8 +175,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     const int rank = Peer::rank(table.peers[entry]);
     if (Peer::memory(table.peers[entry])) {
       if (rank == table.rank) continue;
-      uint32_t local = static_cast<uint32_t>(plan.group.local_of_rank[rank]);
-      work.destinations.push_back(Result(op, local, step.dst_chunk, lane.tile, stream));
+      work.destinations.push_back(result_of(static_cast<uint32_t>(plan.group.local_of_rank[rank])));
     } else if (message_sends == 1) {
       if (!Reserve(op, lane, entry, &ring, &position)) return give_back();
       send_entry = entry;
@@ -191,12 +193,8 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   }
   const size_t sent_bytes =
       plan.message_bytes(elements, send_partial ? plan.data.partial_bytes : plan.destination_bytes(step));
-  if (sent_bytes < StoreChoice::kLeastBytes || plan.codes) stores = nullptr;
-  Clock::time_point begin;
-  if (stores != nullptr) {
-    begin = Clock::now();
-    work.destinations[shared].stream = stores->Streams(begin);
-  }
+  ChosenWrite write(plan.codes ? nullptr : stores, sent_bytes);
+  if (write.chosen()) work.destinations[shared].stream = write.streams();
   // Which element of the operand or of the result is the first one of a chunk of either.
   const Participant& participant = op.participant(lane.local);
   const auto first_of = [&](Buffer buffer, int32_t chunk) {
@@ -216,10 +214,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     Combine(plan, work.sources, work.destinations, elements, plan.destination_bytes(step),
             step.flags & StepFlag::kFinal);
   }
-  if (stores != nullptr) {
-    const size_t passes = work.sources.size() + work.destinations.size();
-    stores->Wrote(work.destinations[shared].stream, passes * sent_bytes, Clock::now() - begin);
-  }
+  write.End((work.sources.size() + work.destinations.size()) * sent_bytes);
   for (Claim& claim : work.claims) {
     ++lane.flows[claim.flow].received;
     if (claim.ring != nullptr) claim.ring->Release(claim.position);

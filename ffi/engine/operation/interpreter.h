@@ -43,7 +43,7 @@ class Interpreter {
   static constexpr uint64_t kStreamBytes = 2u << 20;
   // A tile of a result in memory. Fresh small pages have just been cleared in the caches, so non-temporal stores to
   // them would only be slower.
-  static Destination Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, bool stream);
+  static Destination Result(const Participant& participant, Operation::Span tile, bool stream);
 
   [[gnu::hot]] bool TryStep(Operation& op, Lane& lane, const Step& step);
   [[gnu::hot]] bool Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends);

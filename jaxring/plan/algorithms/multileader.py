@@ -14,11 +14,9 @@ import dataclasses
 import math
 
 from jaxring.plan import cost
-from jaxring.plan.algorithms import direct
-from jaxring.plan.algorithms.common import Domains, inp, others, out, read
-from jaxring.plan.algorithms.pxn import regular, shared_bytes
+from jaxring.plan.algorithms import direct, gathered
 from jaxring.plan.algorithms.record import Algorithm
-from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
+from jaxring.plan.schedule import Schedule, Spec
 
 # Chunks of a message, so that an element of each, 16 bytes at most, fits in half of the smallest slot.
 _MOST_CHUNKS = 128
@@ -26,45 +24,21 @@ _MOST_CHUNKS = 128
 
 def differs(placement: tuple[int, ...]) -> bool:
     """Whether domains are alike and have several ranks, but not too many; otherwise it is direct."""
-    return 1 < regular(placement) <= math.isqrt(_MOST_CHUNKS)
+    return 1 < gathered.regular(placement) <= math.isqrt(_MOST_CHUNKS)
 
 
 def build(spec: Spec) -> Schedule:
     """One lane per channel. Where it does not differ from direct, or there is one domain: direct."""
-    width = regular(spec.placement)
-    if not differs(spec.placement) or width == spec.nranks:
+    if not differs(spec.placement) or gathered.regular(spec.placement) == spec.nranks:
         return direct.build(spec)
-    domains = Domains.of(spec)
-
-    def lane(rank: int, piece: int) -> list[Step]:
-        domain, index = domains.domain_of[rank], rank % width
-        members = domains.members[domain]
-        mine = [s for s in range(1, domains.count) if (s - 1 + piece) % width == index]
-        sources = tuple(Peer(member, memory=member != rank) for member in members)
-        steps = []
-        for s in mine:
-            target = domains.members[(domain + s) % domains.count]
-            first = inp(target[0] * spec.channels + piece)
-            steps.append(Step(Kind.GATHER, first, recv=sources, send=(Peer(target[index]),), parts=width))
-        # Local copies fill the time until the first messages arrive.
-        steps += [read(rank, m, rank * spec.channels + piece, m * spec.channels + piece) for m in members]
-        for s in mine:
-            origin = domains.members[(domain - s) % domains.count]
-            into = out(origin[0] * spec.channels + piece)
-            steps.append(Step(Kind.SPREAD, None, into, (Peer(origin[index]),), others(rank, members), parts=width))
-        return steps
-
-    def lanes(rank: int) -> list[list[Step]]:
-        return [lane(rank, piece) for piece in range(spec.channels)]
-
-    return Schedule(spec, spec.channels, spec.channels, 0, lanes, width * width)
+    return gathered.build(spec, for_all=True)
 
 
 def shape(call: cost.Call) -> cost.Shape:
     """PXN with fewer messages. A rank that is the leader of more pairs copies more than the others."""
-    others, width = call.topology.domains - 1, call.topology.width
-    messages = -(-others // width)
-    copied = shared_bytes(call) * messages * width // others
+    pairs, width = call.topology.domains - 1, call.topology.width
+    messages = -(-pairs // width)
+    copied = gathered.memory_bytes(call) * messages * width // pairs
     return dataclasses.replace(direct.shape(call), messages=messages, memory_bytes=copied)
 
 
@@ -77,6 +51,7 @@ ALGORITHMS = (
         shape=shape,
         preference=9,
         memory=True,
+        # The kernels do not gather messages.
         engines=frozenset({"CPU"}),
         unasked=frozenset({"CPU"}),
         differs=differs,
